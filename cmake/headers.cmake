@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: MIT
+# Every public header, by layer. A header that is not listed is not installed, and a test says so.
+set(pvx_headers
+    include/pvx/guest.hpp
+    include/pvx/pvx.hpp
+    include/pvx/version.hpp
+    include/pvx/base/atomics.hpp
+    include/pvx/base/bits.hpp
+    include/pvx/base/config.hpp
+    include/pvx/base/cpu_mask.hpp
+    include/pvx/base/seqcount.hpp
+    include/pvx/base/status.hpp
+    include/pvx/base/std.hpp
+    include/pvx/base/types.hpp
+    include/pvx/abi/apic.hpp
+    include/pvx/abi/cpuid.hpp
+    include/pvx/abi/cr.hpp
+    include/pvx/abi/kvm_clock.hpp
+    include/pvx/abi/kvm_features.hpp
+    include/pvx/abi/kvm_hypercall.hpp
+    include/pvx/abi/kvm_msr.hpp
+    include/pvx/abi/kvm_steal_time.hpp
+    include/pvx/abi/msr.hpp
+    include/pvx/abi/xsave.hpp
+    include/pvx/arch/concepts.hpp
+    include/pvx/arch/hypercall.hpp
+    include/pvx/arch/x86_64.hpp
+    include/pvx/guest/clock.hpp
+    include/pvx/guest/concepts.hpp
+    include/pvx/guest/configuration.hpp
+    include/pvx/guest/features.hpp
+    include/pvx/guest/ipi.hpp
+    include/pvx/guest/record.hpp
+    include/pvx/guest/steal_time.hpp
+    include/pvx/guest/x2apic.hpp
+)

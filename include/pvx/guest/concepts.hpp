@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// \file
+/// The roles of a machine object that the guest's own kernel fills: which CPU this is, where shared records are, how an
+/// interrupt is sent without help.
+
+#include <pvx/abi/apic.hpp>
+#include <pvx/arch/concepts.hpp>
+#include <pvx/base/cpu_mask.hpp>
+#include <pvx/base/status.hpp>
+
+namespace pvx::inline v0::guest {
+
+/// Who the CPUs are.
+/// Axiom: the caller cannot migrate while it uses `self()`; indices are dense, `apic()` is right for each of them
+/// before that CPU is in any mask.
+template <class M>
+concept cpu_policy = requires(M const m, cpu_index cpu) {
+    { m.self() } -> same_as<cpu_index>;          // self() is the CPU that calls
+    { m.possible_cpus() } -> same_as<uint32_t>;  // possible_cpus() is one more than the largest index
+    { m.apic(cpu) } -> same_as<apic_id>;         // apic(cpu) is its APIC id, as the hypervisor knows it
+};
+
+/// Records of type T that the guest shares with the host, one per CPU.
+/// Axiom: valid for every possible CPU before that CPU runs, and for as long as the host knows the address. The address
+/// is what the host must use for the memory at the pointer. A null pointer means "none for this CPU".
+template <class M, class T>
+concept record_policy = requires(M const m, cpu_index cpu, T* pointer) {
+    { m.template record<T>(cpu) } -> same_as<shared<T>>;  // record<T>(cpu) is where its record is, for both sides
+};
+
+/// An optional ability beside record_policy: memory is private by default (SEV, TDX) and must be opened to the host.
+/// Axiom: after `ok` the host can read and write the record. What the record holds is then undefined.
+template <class M, class T>
+concept sharing_policy = requires(M const m, shared<T> record) {
+    { m.share(record) } -> same_as<status>;  // share(record) opens the memory of the record to the host
+};
+
+/// Interrupts between CPUs without paravirtual help.
+/// Axiom: earlier stores of the caller are visible to the CPU that is interrupted.
+template <class M>
+concept native_ipi_policy = requires(M const m, apic_id id, abi::apic_command command) {
+    m.native_ipi(id, command);  // native_ipi(id, command) sends it to one CPU
+};
+
+}  // namespace pvx::inline v0::guest

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// \file
+/// What the hypervisor and the CPU offer this guest, read from CPUID once. Set-up only: each CPUID may exit.
+/// What to make of it is decided in guest/configuration.hpp. [kvm-cpuid]
+
+#include <pvx/abi/kvm_features.hpp>
+#include <pvx/arch/concepts.hpp>
+
+namespace pvx::inline v0::guest {
+
+/// A hypervisor interface that announces itself by a signature.
+enum class hypervisor : uint8_t { none, unknown, kvm, hyperv, xen, vmware, bhyve, acrn, tcg };
+
+/// The interface that a signature stands for; `unknown` for a name that is not in the table.
+constexpr hypervisor identify_hypervisor(abi::cpuid_name name) {
+    if (name == abi::kvm_signature) return hypervisor::kvm;
+    if (name == abi::make_cpuid_name("Microsoft Hv")) return hypervisor::hyperv;
+    if (name == abi::make_cpuid_name("XenVMMXenVMM")) return hypervisor::xen;
+    if (name == abi::make_cpuid_name("VMwareVMware")) return hypervisor::vmware;
+    if (name == abi::make_cpuid_name("bhyve bhyve ")) return hypervisor::bhyve;
+    if (name == abi::make_cpuid_name("ACRNACRNACRN")) return hypervisor::acrn;
+    if (name == abi::make_cpuid_name("TCGTCGTCGTCG")) return hypervisor::tcg;
+    return hypervisor::unknown;
+}
+
+/// A name for a report.
+constexpr const char* to_string(hypervisor h) {
+    switch (h) {
+        case hypervisor::none: return "none";
+        case hypervisor::unknown: return "unknown";
+        case hypervisor::kvm: return "KVM";
+        case hypervisor::hyperv: return "Hyper-V";
+        case hypervisor::xen: return "Xen";
+        case hypervisor::vmware: return "VMware";
+        case hypervisor::bhyve: return "bhyve";
+        case hypervisor::acrn: return "ACRN";
+        case hypervisor::tcg: return "QEMU TCG";
+    }
+    return "unknown";
+}
+
+/// One signature, where it was found.
+struct signature {
+    hypervisor interface {};
+    uint32_t base{};  ///< Leaf that carries the name.
+    uint32_t last{};  ///< Last leaf of this interface.
+    abi::cpuid_name name{};
+};
+
+/// Everything that pvx reads from CPUID. Plain data: a test or a replay makes one by hand.
+struct features {
+    static constexpr uint32_t max_signatures = 4;
+
+    abi::cpu_vendor vendor{};
+    bool hypervisor_present{};  ///< CPUID.1:ECX[31].
+    bool mwait{};               ///< The guest can wait in MWAIT, so that a waiting vCPU need not exit.
+    bool x2apic{};
+    bool tsc_deadline{};
+    bool invariant_tsc{};
+
+    signature signatures[max_signatures]{};  ///< In the order of their leaves.
+    uint32_t signature_count{};
+
+    uint32_t kvm_bits{};   ///< EAX of KVM's features leaf; 0 where KVM is not found.
+    uint32_t kvm_hints{};  ///< EDX of the same.
+
+    /// The signature of an interface; a null pointer where it is not offered.
+    constexpr const signature* find(hypervisor h) const {
+        for (uint32_t i = 0; i < signature_count; ++i)
+            if (signatures[i].interface == h) return &signatures[i];
+        return nullptr;
+    }
+    constexpr bool has(abi::kvm_feature f) const { return (kvm_bits & abi::mask(f)) != 0; }
+    constexpr bool has(abi::kvm_hint h) const { return (kvm_hints & abi::mask(h)) != 0; }
+};
+
+/// Read CPUID. Hypervisor leaves are read only if the CPU says that there are any. They are scanned from the first on,
+/// since KVM may stand behind another interface (Hyper-V or Xen emulation), and up to KVM's or to the end of the range.
+template <cpuid_policy Machine>
+constexpr features detect_features(Machine const& machine) {
+    features f;
+    abi::cpuid_regs const leaf0 = machine.cpuid(abi::cpuid_leaf::vendor, 0);
+    abi::cpuid_regs const leaf1 = machine.cpuid(abi::cpuid_leaf::features, 0);
+    f.vendor = abi::identify_vendor(abi::vendor_name(leaf0));
+    f.hypervisor_present = abi::has(leaf1, abi::cpuid_feature::hypervisor);
+    f.mwait = abi::has(leaf1, abi::cpuid_feature::mwait);
+    f.x2apic = abi::has(leaf1, abi::cpuid_feature::x2apic);
+    f.tsc_deadline = abi::has(leaf1, abi::cpuid_feature::tsc_deadline);
+
+    uint32_t const last_extended = machine.cpuid(abi::cpuid_leaf::extended_max, 0).eax;
+    if (last_extended >= abi::cpuid_leaf::power_management)
+        f.invariant_tsc =
+            abi::has(machine.cpuid(abi::cpuid_leaf::power_management, 0), abi::cpuid_feature::invariant_tsc);
+
+    if (!f.hypervisor_present) return f;
+
+    for (uint32_t base = abi::cpuid_leaf::hypervisor_first; base <= abi::cpuid_leaf::hypervisor_last;
+         base += abi::cpuid_leaf::hypervisor_step) {
+        abi::cpuid_regs const regs = machine.cpuid(base, 0);
+        abi::cpuid_name const name = abi::signature_name(regs);
+        hypervisor const interface = identify_hypervisor(name);
+        // Intel CPUs, and their emulators, answer an absent leaf with another leaf's data: an unknown name is taken for
+        // a signature only where a hypervisor must have one.
+        if (interface == hypervisor::unknown &&
+            (base != abi::cpuid_leaf::hypervisor_first || name == abi::cpuid_name{}))
+            continue;
+        // KVM before 2010 left the last leaf 0 and meant base + 1.
+        bool const old_kvm = interface == hypervisor::kvm && regs.eax == 0;
+        uint32_t const last = old_kvm ? base + abi::kvm_features_offset : regs.eax;
+        // A full table loses what was found last, but never KVM's, on which everything else depends.
+        bool const full = f.signature_count == features::max_signatures;
+        if (full && interface == hypervisor::kvm) --f.signature_count;
+        if (f.signature_count < features::max_signatures)
+            f.signatures[f.signature_count++] = {interface, base, last, name};
+
+        if (interface != hypervisor::kvm) continue;
+        if (last >= base + abi::kvm_features_offset) {
+            abi::cpuid_regs const offered = machine.cpuid(base + abi::kvm_features_offset, 0);
+            f.kvm_bits = offered.eax;
+            f.kvm_hints = offered.edx;
+        }
+        break;
+    }
+    return f;
+}
+
+}  // namespace pvx::inline v0::guest

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// \file
+/// How every per-CPU record is made known to the host and withdrawn: by an MSR that takes its guest-physical address
+/// and an enable bit. Set-up only; runs on the CPU whose record it is. Works before per-CPU data does: the CPU is
+/// passed in.
+
+#include <pvx/abi/kvm_msr.hpp>
+#include <pvx/guest/concepts.hpp>
+
+namespace pvx::inline v0::guest {
+
+/// Withdraw the record of the calling CPU. Harmless if there is none, also if an earlier kernel left one (kexec).
+/// \post The host writes no more to the memory that was registered.
+template <msr_policy Machine>
+void withdraw_record(Machine const& machine, uint32_t msr) {
+    // Asking the MSR, not a flag of our own, is what makes this right after kexec and idempotent.
+    if ((machine.rdmsr(msr) & abi::kvm_msr_enable) != 0) machine.wrmsr(msr, 0);
+}
+
+/// Register the record of the calling CPU, which is `cpu`: withdraw an earlier one, open the memory to the host where
+/// it is private, zero it, tell the host. \return no_record, misaligned, or what the machine's share() said; then
+/// nothing was registered. \pre nobody reads the record until this returns.
+template <class T, class Machine>
+    requires msr_policy<Machine> && record_policy<Machine, T> status register_record(Machine const& machine,
+                                                                                     cpu_index cpu, uint32_t msr) {
+        withdraw_record(machine, msr);
+
+        shared<T> const record = machine.template record<T>(cpu);
+        if (record.pointer == nullptr) return status::no_record;
+        // The alignment of T is chosen so that an aligned record cannot cross a page.
+        bool const aligned = is_aligned<uint64_t>(record.address.value, alignof(T)) &&
+                             is_aligned<uint64_t>(reinterpret_cast<uintptr_t>(record.pointer), alignof(T));
+        if (!aligned) return status::misaligned;
+
+        if constexpr (sharing_policy<Machine, T>) {
+            status const opened = machine.share(record);
+            if (opened != status::ok) return opened;
+        }
+        // Plain stores: the host does not know the record yet. Opening memory may have changed what it holds, so zero
+        // last.
+        *record.pointer = T{};
+        machine.wrmsr(msr, record.address.value | abi::kvm_msr_enable);
+        return status::ok;
+    }
+
+}  // namespace pvx::inline v0::guest
