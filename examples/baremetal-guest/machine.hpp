@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// \file
+/// The machine object of this kernel: all that pvx needs of an operating system, in one file. To port pvx, copy it and
+/// replace what is in namespace os. Five functions and one table are the OS's own; the rest comes from the x86-64 base.
+
+#include <pvx/arch/x86_64.hpp>
+#include <pvx/guest.hpp>
+
+#include "os/apic.hpp"
+#include "os/memory.hpp"
+#include "os/per_cpu.hpp"
+
+/// One record of each kind per CPU, 64 bytes apart. Dense, because flushing looks at all of them at once.
+template <class T>
+inline constinit T shared_records[os::max_cpus] = {};
+
+/// Empty: components hold it by value, and it costs nothing.
+struct machine : pvx::arch::x86_64 {
+    /// Chosen once, at set-up: VMCALL or VMMCALL.
+    static inline constinit auto hypercall_by = pvx::arch::hypercall_instruction::vmcall;
+
+    // --- who the CPUs are ---
+
+    pvx::cpu_index self() const { return pvx::cpu_index{os::cpu_self()}; }
+    uint32_t possible_cpus() const { return os::cpu_count(); }
+    pvx::apic_id apic(pvx::cpu_index cpu) const { return pvx::apic_id{os::cpu_apic_id(cpu.value)}; }
+
+    // --- memory that the host writes ---
+
+    template <class T>
+    pvx::shared<T> record(pvx::cpu_index cpu) const {
+        T& r = shared_records<T>[cpu.value];
+        return {&r, pvx::guest_phys{os::physical_address(&r)}};
+    }
+
+    // --- calls to the host, and interrupts without its help ---
+
+    int64_t hypercall(uint64_t number, uint64_t a0, uint64_t a1, uint64_t a2, uint64_t a3) const {
+        return pvx::arch::hypercall(hypercall_by, number, a0, a1, a2, a3);
+    }
+    void native_ipi(pvx::apic_id id, pvx::abi::apic_command command) const { os::send_command(id.value, command); }
+};

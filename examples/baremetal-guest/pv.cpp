@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT
+
+#include "pv.hpp"
+
+#include "os/command_line.hpp"
+#include "os/job.hpp"
+
+namespace pv {
+namespace {
+
+namespace guest = pvx::guest;
+using pvx::status;
+
+constinit guest::features found;
+constinit guest::configuration chosen;
+constinit status steal_results[os::max_cpus] = {};
+constinit status clock_results[os::max_cpus] = {};
+
+guest::switches user_switches() {
+    auto const on = [](os::string_view name) { return !(os::option_value(name, "on") == "off"); };
+    guest::switches s;
+    s.clock = on("clock");
+    s.steal_time = on("steal");
+    s.tlb_flush = on("tlb");
+    s.send_ipi = on("ipi");
+    s.sched_yield = on("yield");
+    s.kick = on("kick");
+    return s;
+}
+
+}  // namespace
+
+void initialise() {
+    found = guest::detect_features(machine{});
+    machine::hypercall_by = pvx::arch::hypercall_instruction_of(found.vendor);
+    chosen = guest::configure(found, os::cpu_count(), user_switches());
+    (void)clock();  // constructed before another CPU can come along
+    os::run_on_all([] { enable_this_cpu(); });
+}
+
+guest::features const& features() { return found; }
+guest::configuration const& configuration() { return chosen; }
+status steal_status(uint32_t cpu) { return steal_results[cpu]; }
+status clock_status(uint32_t cpu) { return clock_results[cpu]; }
+
+void enable_this_cpu() {
+    pvx::cpu_index const self = machine{}.self();
+    steal_results[self.value] = chosen.steal_time ? steal.enable(self) : status::unsupported;
+    clock_results[self.value] = chosen.clock ? clock().enable(self) : status::unsupported;
+}
+
+guest::kvm_clock<machine>& clock() {
+    static guest::kvm_clock<machine> object{machine{}, guest::choose_clock_msrs(found), bool(chosen.clock_stable)};
+    return object;
+}
+
+}  // namespace pv

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// \file
+/// What this kernel uses of pvx: found once at boot, switched on for every CPU.
+
+#include "machine.hpp"
+
+namespace pv {
+
+/// Detects, decides, and registers each CPU's records. Words on the command line switch features off: clock=off,
+/// steal=off, tlb=off, ipi=off, yield=off, kick=off. Once, before any suite.
+void initialise();
+
+pvx::guest::features const& features();
+pvx::guest::configuration const& configuration();
+
+/// How the records of a CPU were registered; `unsupported` where the feature is off.
+pvx::status steal_status(uint32_t cpu);
+pvx::status clock_status(uint32_t cpu);
+
+/// Registers the records of the calling CPU, again after a test has used the MSRs for something else.
+void enable_this_cpu();
+
+inline constexpr pvx::guest::steal_time<machine> steal{machine{}};
+inline constexpr pvx::guest::ipi<machine> ipi{machine{}};
+pvx::guest::kvm_clock<machine>& clock();
+
+/// The steal-time page and the clock record of a CPU.
+inline pvx::abi::kvm_steal_time& steal_page(uint32_t cpu) { return shared_records<pvx::abi::kvm_steal_time>[cpu]; }
+inline pvx::abi::pvclock_vcpu_time_info& clock_record(uint32_t cpu) {
+    return shared_records<pvx::abi::pvclock_vcpu_time_info>[cpu];
+}
+
+}  // namespace pv

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT
+
+/// \file
+/// What leaving the guest costs here, and what the paravirtual ways save: TSC ticks, median and spread.
+/// The two ways of one thing are measured in turns, so that a disturbance meets both.
+
+#include "../os/attempt.hpp"
+#include "../os/clock.hpp"
+#include "../os/command_line.hpp"
+#include "../os/console.hpp"
+#include "../os/job.hpp"
+#include "../os/panic.hpp"
+#include "../os/timer.hpp"
+#include "../os/trap.hpp"
+#include "../pv.hpp"
+#include "../suites.hpp"
+
+namespace {
+
+namespace abi = pvx::abi;
+using abi::kvm_feature;
+
+constexpr uint32_t max_samples = 301;
+constexpr uint64_t budget_us = 1'000'000;  // per row; a slow machine takes fewer samples
+constexpr uint64_t patience_us = 5'000'000;
+constexpr uint8_t vector = 0x61;
+
+/// Samples of one figure.
+struct samples {
+    uint64_t ticks[max_samples];
+    uint32_t count = 0;
+
+    void add(uint64_t t) {
+        if (count < max_samples) ticks[count++] = t;
+    }
+    /// Sorts, by insertion: there are few, and this is no library.
+    void sort() {
+        for (uint32_t i = 1; i < count; ++i) {
+            uint64_t const v = ticks[i];
+            uint32_t j = i;
+            for (; j > 0 && ticks[j - 1] > v; --j) ticks[j] = ticks[j - 1];
+            ticks[j] = v;
+        }
+    }
+    /// \pre sorted
+    uint64_t percentile(uint32_t p) const { return count == 0 ? 0 : ticks[(count - 1) * p / 100]; }
+};
+
+constinit samples first = {};
+constinit samples second = {};
+
+void print_header() {
+    os::print("\n{:<44} {:>10} {:>10} {:>10} {:>10} {:>5}\n", "TSC ticks", "median", "10th pct", "90th pct", "median ns", "n");
+}
+
+uint64_t print_row(char const* name, samples& s) {
+    s.sort();
+    uint64_t const median = s.percentile(50);
+    os::print("{:<44} {:>10} {:>10} {:>10} {:>10} {:>5}\n", name, median, s.percentile(10), s.percentile(90),
+              os::tsc_to_ns(median), s.count);
+    return median;
+}
+
+void print_skip(char const* name, char const* why) { os::print("{:<44} {:>10}  {}\n", name, "-", why); }
+
+/// Times batches of an operation that this vCPU does alone.
+template <class F>
+uint64_t measure(char const* name, uint32_t batch, F operation) {
+    machine const m;
+    for (uint32_t i = 0; i < batch; ++i) operation();
+    first.count = 0;
+    uint64_t const end = m.tsc().value + os::us_to_tsc(budget_us);
+    while (first.count < max_samples && m.tsc().value < end) {
+        uint64_t const begin = m.tsc().value;
+        for (uint32_t i = 0; i < batch; ++i) operation();
+        first.add((m.tsc().value - begin) / batch);
+    }
+    return print_row(name, first);
+}
+
+void bench_exits() {
+    machine const m;
+    bool const kvm = pv::features().find(pvx::guest::hypervisor::kvm) != nullptr;
+    print_header();
+    measure("reading the TSC, in order (no exit)", 64, [&] { (void)m.tsc(); });
+    measure("CPUID", 16, [&] { (void)m.cpuid(0, 0); });
+    if (kvm)
+        measure("null hypercall", 16, [&] { (void)m.hypercall(abi::kvm_hypercall::vapic_poll_irq, 0, 0, 0, 0); });
+    else
+        print_skip("null hypercall", "the hypervisor is not KVM");
+    measure("MSR read (APIC base)", 16, [&] { (void)m.rdmsr(abi::msr::ia32_apic_base); });
+    if (pv::features().has(kvm_feature::poll_control))
+        measure("MSR write (poll control)", 16, [&] { m.wrmsr(abi::kvm_msr::poll_control.index, 1); });
+    else
+        print_skip("MSR write (poll control)", "not offered");
+    if (pv::configuration().clock)
+        measure("KVM clock, now() (no exit)", 64, [&] { (void)pv::clock().now(); });
+    else
+        print_skip("KVM clock, now()", pvx::guest::to_string(pv::configuration().clock.why));
+    if (pv::configuration().steal_time)
+        measure("steal time, read() (no exit)", 64, [&] { (void)pv::steal.read(m.self()); });
+    else
+        print_skip("steal time, read()", pvx::guest::to_string(pv::configuration().steal_time.why));
+}
+
+constinit uint32_t arrived = 0;
+
+void count_arrival(os::trap_frame&) { machine{}.ref(arrived).fetch_add(1, pvx::order::seq_cst); }
+
+void wait_for_arrivals(uint32_t n) {
+    machine const m;
+    uint64_t const end = m.tsc().value + os::us_to_tsc(patience_us);
+    while (m.ref(arrived).load(pvx::order::acquire) < n) {
+        if (m.tsc().value > end) os::panic("bench: {} of {} interrupts arrived", m.ref(arrived).load(pvx::order::acquire), n);
+        m.relax();
+    }
+}
+
+/// A mask of all vCPUs but this one.
+struct others {
+    unsigned long words[1];
+    uint32_t count = os::cpu_count() - 1;
+
+    others() : words{pvx::bit_range<unsigned long>(0, os::cpu_count() - 1) & ~(1ul << os::cpu_self())} {}
+    pvx::const_cpu_mask_view mask() const { return {words, os::cpu_count()}; }
+};
+
+void bench_ipis() {
+    if (os::cpu_count() < 2) return print_skip("IPIs", "only one vCPU");
+    machine const m;
+    auto const command = abi::make_apic_command(abi::apic_delivery::fixed, vector);
+    others const targets;
+    bool const paravirtual = bool(pv::configuration().send_ipi);
+    auto const native = [&] { targets.mask().for_each([&](pvx::cpu_index cpu) { m.native_ipi(m.apic(cpu), command); }); };
+
+    os::set_irq_handler(vector, count_arrival);
+    auto const round = [&](auto send, samples& sent, samples* done) {
+        m.ref(arrived).store(0, pvx::order::seq_cst);
+        uint64_t const begin = m.tsc().value;
+        send();
+        uint64_t const gone = m.tsc().value;
+        wait_for_arrivals(targets.count);
+        sent.add(gone - begin);
+        if (done != nullptr) done->add(m.tsc().value - begin);
+    };
+
+    // How long the sender is busy, and then how long until everybody has it. Targets are idle, so they must be woken.
+    static constinit samples native_done = {}, paravirtual_done = {};
+    first.count = second.count = native_done.count = paravirtual_done.count = 0;
+    uint64_t const end = m.tsc().value + os::us_to_tsc(2 * budget_us);
+    while (first.count < max_samples && m.tsc().value < end) {
+        round(native, first, &native_done);
+        if (paravirtual) round([&] { (void)pv::ipi.send(targets.mask(), command); }, second, &paravirtual_done);
+    }
+    os::set_irq_handler(vector, nullptr);
+
+    os::print("{:<44}\n", os::cpu_count() == 2 ? "one halted vCPU:" : "all other vCPUs, halted:");
+    uint64_t const by_icr = print_row("  native IPIs, sender busy", first);
+    print_row("  native IPIs, until all have it", native_done);
+    if (!paravirtual) return print_skip("  PV IPIs", pvx::guest::to_string(pv::configuration().send_ipi.why));
+    uint64_t const by_call = print_row("  PV IPIs, sender busy", second);
+    print_row("  PV IPIs, until all have it", paravirtual_done);
+    if (by_call != 0)
+        os::print("  PV IPIs keep the sender busy {} times less for {} targets\n",
+                  os::fixed{static_cast<int64_t>(by_icr * 100 / by_call), 2}, targets.count);
+}
+
+/// From the kick to the first instruction after the HLT of a vCPU that halts with interrupts off, as a lock waiter does.
+void bench_kick() {
+    char const* const name = "kick: halted, interrupts off, to running";
+    if (!pv::configuration().kick) return print_skip(name, pvx::guest::to_string(pv::configuration().kick.why));
+    machine const m;
+    uint32_t const cpu = os::cpu_count() - 1;
+    uint32_t const id = os::cpu_apic_id(cpu);
+    static constinit uint32_t turn = 0;    // odd: the sleeper is about to halt; even: it was woken
+    static constinit uint32_t stop = 0;
+    m.ref(turn).store(0, pvx::order::relaxed);
+    m.ref(stop).store(0, pvx::order::seq_cst);
+    auto sleeper = [&] {
+        auto const irqs = m.irq_save();
+        while (m.ref(stop).load(pvx::order::acquire) == 0) {
+            m.ref(turn).fetch_add(1, pvx::order::seq_cst);
+            m.halt_irqs_off();
+            uint32_t const now = m.ref(turn).fetch_add(1, pvx::order::seq_cst) + 1;
+            // The waker has seen this before the next halt begins, so a kick is never taken for another.
+            while (m.ref(stop).load(pvx::order::acquire) == 0 && m.ref(turn).load(pvx::order::acquire) == now) m.relax();
+        }
+        m.irq_restore(irqs);
+    };
+    os::start_job(cpu, sleeper);
+    auto const wait_turn = [&](uint32_t parity, uint64_t limit) {
+        while ((m.ref(turn).load(pvx::order::acquire) & 1) != parity)
+            if (m.tsc().value > limit) os::panic("bench: a kicked vCPU did not wake");
+    };
+    first.count = 0;
+    uint64_t const end = m.tsc().value + os::us_to_tsc(budget_us);
+    while (first.count < max_samples && m.tsc().value < end) {
+        uint64_t const limit = m.tsc().value + os::us_to_tsc(patience_us);
+        wait_turn(1, limit);
+        os::delay_us(200);  // let it fall asleep
+        uint64_t const begin = m.tsc().value;
+        (void)m.hypercall(abi::kvm_hypercall::kick_cpu, 0, id, 0, 0);
+        wait_turn(0, limit);
+        first.add(m.tsc().value - begin);
+        m.ref(turn).fetch_add(2, pvx::order::seq_cst);  // go on
+    }
+    m.ref(stop).store(1, pvx::order::seq_cst);
+    (void)m.hypercall(abi::kvm_hypercall::kick_cpu, 0, id, 0, 0);
+    os::wait_job(cpu);
+    print_row(name, first);
+}
+
+}  // namespace
+
+bool bench() {
+    bench_exits();
+    bench_ipis();
+    bench_kick();
+    os::print("\n");
+    return true;
+}

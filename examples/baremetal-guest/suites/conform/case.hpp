@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// \file
+/// One case of the conformance suite: a sentence about the hypervisor, what must be offered for it to mean anything, and
+/// a function that finds out whether it is true.
+
+#include "../../os/format.hpp"
+#include "../../pv.hpp"
+
+namespace conform {
+
+/// What a case found out. The text is the reason of a failure or a skip, or a remark on a pass.
+class outcome {
+public:
+    enum class kind : uint8_t { pass, fail, skip };
+
+    constexpr outcome(kind k) : kind_(k) {}
+
+    kind what() const { return kind_; }
+    os::string_view text() const { return {text_, size_}; }
+
+    template <class... Arguments>
+    outcome& say(os::format_for<Arguments...> format, Arguments const&... arguments) {
+        os::text_writer writer(text_, sizeof text_);
+        writer.print(format, arguments...);
+        size_ = writer.view().size();
+        return *this;
+    }
+
+private:
+    kind kind_;
+    size_t size_ = 0;
+    char text_[200];
+};
+
+template <class... Arguments>
+outcome pass(os::format_for<Arguments...> format, Arguments const&... arguments) {
+    return outcome{outcome::kind::pass}.say<Arguments...>(format, arguments...);
+}
+inline outcome pass() { return outcome::kind::pass; }
+template <class... Arguments>
+outcome fail(os::format_for<Arguments...> format, Arguments const&... arguments) {
+    return outcome{outcome::kind::fail}.say<Arguments...>(format, arguments...);
+}
+template <class... Arguments>
+outcome skip(os::format_for<Arguments...> format, Arguments const&... arguments) {
+    return outcome{outcome::kind::skip}.say<Arguments...>(format, arguments...);
+}
+
+/// What must be there for a case to be run; what is missing is the reason of the skip.
+struct requirement {
+    bool kvm = true;                          ///< A KVM signature.
+    uint32_t features = 0;                    ///< All of these bits are offered.
+    uint32_t cpus = 1;                        ///< At least so many vCPUs.
+    bool steal = false;                       ///< pvx uses steal time.
+    bool clock = false;                       ///< pvx uses the clock.
+};
+
+struct test_case {
+    char const* sentence;
+    requirement needs;
+    outcome (*run)();
+};
+
+/// A list of cases: one file, one part of the ABI.
+struct case_list {
+    test_case const* first;
+    uint32_t count;
+};
+template <uint32_t N>
+constexpr case_list list_of(test_case const (&cases)[N]) {
+    return {cases, N};
+}
+
+extern const case_list msr_cases;
+extern const case_list steal_cases;
+extern const case_list clock_cases;
+extern const case_list hypercall_cases;
+extern const case_list ipi_cases;
+
+}  // namespace conform

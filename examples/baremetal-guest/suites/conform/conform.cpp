@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+
+/// \file
+/// The conformance suite for the hypervisor's side of the KVM ABI: runs all cases and prints TAP version 14. What is not
+/// offered is skipped with its reason. [kvm-msr] [kvm-cpuid] [kvm-hypercall]
+
+#include "../../os/clock.hpp"
+#include "../../os/command_line.hpp"
+#include "../../os/console.hpp"
+#include "../../suites.hpp"
+#include "case.hpp"
+
+namespace conform {
+namespace {
+
+namespace abi = pvx::abi;
+
+constexpr case_list const* parts[] = {&msr_cases, &steal_cases, &clock_cases, &hypercall_cases, &ipi_cases};
+
+/// The reason not to run a case, if there is one.
+bool missing(requirement const& needs, outcome& why) {
+    pvx::guest::features const& f = pv::features();
+    pvx::guest::configuration const& c = pv::configuration();
+    if (needs.kvm && f.find(pvx::guest::hypervisor::kvm) == nullptr) {
+        why.say("{}", f.hypervisor_present ? "the hypervisor is not KVM" : "no hypervisor");
+        return true;
+    }
+    for (uint8_t n = 0; n < 32; ++n) {
+        if ((needs.features & ~f.kvm_bits & pvx::bit<uint32_t>(n)) == 0) continue;
+        why.say("the host does not offer {}", abi::to_string(static_cast<abi::kvm_feature>(n)));
+        return true;
+    }
+    if (needs.steal && !c.steal_time) {
+        why.say("steal time: {}", pvx::guest::to_string(c.steal_time.why));
+        return true;
+    }
+    if (needs.clock && !c.clock) {
+        why.say("clock: {}", pvx::guest::to_string(c.clock.why));
+        return true;
+    }
+    if (os::cpu_count() < needs.cpus) {
+        why.say("needs {} vCPUs", needs.cpus);
+        return true;
+    }
+    return false;
+}
+
+void print_result(uint32_t number, test_case const& c, outcome const& o, uint64_t ns) {
+    bool const ok = o.what() != outcome::kind::fail;
+    os::string_view const ending = o.what() == outcome::kind::skip ? " # SKIP " : "";
+    os::print("{}ok {} - {}{}{}\n", ok ? "" : "not ", number, c.sentence, ending,
+              o.what() == outcome::kind::skip ? o.text() : os::string_view{});
+    if (o.what() != outcome::kind::skip && !o.text().empty()) os::print("# {}\n", o.text());
+    if (ns > 1'000'000'000) os::print("# took {} s\n", os::fixed{static_cast<int64_t>(ns / 10'000'000), 2});
+}
+
+}  // namespace
+}  // namespace conform
+
+bool conformance() {
+    using namespace conform;
+    uint32_t total = 0;
+    for (case_list const* part : parts) total += part->count;
+    os::print("TAP version 14\n1..{}\n", total);
+
+    uint32_t number = 0, passed = 0, failed = 0, skipped = 0;
+    for (case_list const* part : parts)
+        for (uint32_t i = 0; i < part->count; ++i) {
+            test_case const& c = part->first[i];
+            uint64_t const begin = os::uptime_ns();
+            outcome o = outcome::kind::skip;
+            if (!missing(c.needs, o)) o = c.run();
+            print_result(++number, c, o, os::uptime_ns() - begin);
+            passed += o.what() == outcome::kind::pass;
+            failed += o.what() == outcome::kind::fail;
+            skipped += o.what() == outcome::kind::skip;
+        }
+    os::print("# conform: {} passed, {} failed, {} skipped\n", passed, failed, skipped);
+    return failed == 0;
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT
+
+/// \file
+/// The steal-time page: when the host writes it, what, and when it must not. [kvm-msr]
+
+#include "../../os/clock.hpp"
+#include "../../os/job.hpp"
+#include "../../os/timer.hpp"
+#include "../load.hpp"
+#include "case.hpp"
+
+namespace conform {
+namespace {
+
+namespace abi = pvx::abi;
+using pvx::cpu_index;
+
+constexpr uint32_t steal_msr = abi::kvm_msr::steal_time.index;
+constexpr uint64_t contention_us = 300'000;
+/// Enough for the host to have written, if it ever does: blocking and waking is what makes KVM update the page.
+constexpr uint32_t wake_ups = 20;
+constexpr uint64_t wake_up_us = 2'000;
+
+/// Makes the host stop and start this vCPU many times.
+void block_and_wake() {
+    for (uint32_t i = 0; i < wake_ups; ++i) os::sleep_us(wake_up_us);
+}
+
+uint32_t version_of(abi::kvm_steal_time& page) { return machine{}.ref(page.version).load(pvx::order::acquire); }
+
+void fill(abi::kvm_steal_time& page, uint8_t value) {
+    auto* const bytes = reinterpret_cast<uint8_t volatile*>(&page);
+    for (uint32_t i = 0; i < sizeof page; ++i) bytes[i] = value;
+}
+
+/// The first byte of the page that is not `value`; its size if all are.
+uint32_t first_changed(abi::kvm_steal_time& page, uint8_t value) {
+    auto* const bytes = reinterpret_cast<uint8_t volatile*>(&page);
+    uint32_t i = 0;
+    while (i < sizeof page && bytes[i] == value) ++i;
+    return i;
+}
+
+outcome version_even_and_rising() {
+    struct row {
+        uint32_t before, after;
+        bool padded;
+    } rows[os::max_cpus] = {};
+    os::run_on_all([&] {
+        abi::kvm_steal_time& page = pv::steal_page(os::cpu_self());
+        row& r = rows[os::cpu_self()];
+        r.before = version_of(page);
+        block_and_wake();
+        r.after = version_of(page);
+        r.padded = page.flags != 0;
+        for (uint32_t word : page.pad32) r.padded |= word != 0;
+    });
+    for (uint32_t cpu = 0; cpu < os::cpu_count(); ++cpu) {
+        row const& r = rows[cpu];
+        if (((r.before | r.after) & 1) != 0) return fail("vCPU {} read its own version as odd: {}", cpu, r.after);
+        if (r.after - r.before == 0 || r.after - r.before > (1u << 31))
+            return fail("version of vCPU {} went from {} to {} over {} wake-ups", cpu, r.before, r.after, wake_ups);
+        if (r.padded) return fail("flags or padding of vCPU {} are not zero", cpu);
+    }
+    return pass("vCPU 0: {} to {} over {} wake-ups", rows[0].before, rows[0].after, wake_ups);
+}
+
+outcome monotonic() {
+    struct row {
+        uint64_t readings, back;
+        uint32_t illegal;
+    } rows[os::max_cpus] = {};
+    os::run_on_all([&] {
+        machine const m;
+        row& r = rows[os::cpu_self()];
+        uint64_t last[os::max_cpus] = {};
+        uint64_t const end = m.tsc().value + os::us_to_tsc(contention_us);
+        while (m.tsc().value < end)
+            for (uint32_t cpu = 0; cpu < os::cpu_count(); ++cpu) {
+                pvx::nanoseconds now{last[cpu]};
+                if (!pv::steal.read_bounded(cpu_index{cpu}, now)) continue;
+                ++r.readings;
+                r.back += now.value < last[cpu];
+                last[cpu] = now.value;
+                // Nobody prunes flushes here, so P is the only bit that there can be; and a vCPU that runs has none.
+                uint8_t const byte = m.ref(pv::steal_page(cpu).preempted).load(pvx::order::relaxed);
+                r.illegal += byte > abi::steal_preempted || (byte != 0 && cpu == os::cpu_self());
+            }
+    });
+    uint64_t readings = 0;
+    for (uint32_t cpu = 0; cpu < os::cpu_count(); ++cpu) {
+        if (rows[cpu].back != 0) return fail("vCPU {} saw steal go back {} times", cpu, rows[cpu].back);
+        if (rows[cpu].illegal != 0) return fail("vCPU {} saw {} illegal preempted bytes", cpu, rows[cpu].illegal);
+        readings += rows[cpu].readings;
+    }
+    return pass("{} readings of {} pages by all vCPUs", readings, os::cpu_count());
+}
+
+outcome rises_under_contention() {
+    load_result loads[os::max_cpus];
+    load_all(contention_us, loads);
+    uint64_t steal = 0, lost = 0, wall = 0;
+    for (uint32_t cpu = 0; cpu < os::cpu_count(); ++cpu) {
+        load_result const& l = loads[cpu];
+        if (l.steal_ns > l.wall_ns + l.wall_ns / 20)
+            return fail("vCPU {}: {} us stolen within {} us", cpu, l.steal_ns / 1000, l.wall_ns / 1000);
+        steal += l.steal_ns;
+        lost += l.lost_ns;
+        wall += l.wall_ns;
+    }
+    if (lost < wall / 5)
+        return skip("vCPUs lost only {} % of their time: needs more vCPUs than host CPUs", lost * 100 / wall);
+    if (steal < lost / 2)
+        return fail("steal {} % of the time, but {} % was lost", steal * 100 / wall, lost * 100 / wall);
+    return pass("steal {} % of the time; {} % was seen lost", steal * 100 / wall, lost * 100 / wall);
+}
+
+outcome little_without_contention() {
+    // The host may be busy with something else: what is stolen for a reason is seen lost as well.
+    load_result l;
+    for (uint32_t attempt = 0; attempt < 3; ++attempt) {
+        l = load_this_cpu(contention_us);
+        if (l.steal_ns * 50 < l.wall_ns)
+            return pass("{} us stolen within {} us", l.steal_ns / 1000, l.wall_ns / 1000);
+    }
+    if (l.steal_ns <= l.lost_ns + l.wall_ns / 50)
+        return skip("the host is busy: {} us lost, {} us stolen", l.lost_ns / 1000, l.steal_ns / 1000);
+    return fail("{} us stolen within {} us, but only {} us were lost", l.steal_ns / 1000, l.wall_ns / 1000,
+                l.lost_ns / 1000);
+}
+
+outcome silent_after_withdrawal() {
+    uint32_t const cpu = os::cpu_count() - 1;
+    uint32_t changed = 0;
+    os::run_on(cpu, [&] {
+        pv::steal.disable();
+        fill(pv::steal_page(cpu), 0xa5);
+    });
+    load_result loads[os::max_cpus];
+    load_all(contention_us / 3, loads);  // its own reading of steal fails on junk, and is not used
+    os::run_on(cpu, [&] {
+        block_and_wake();
+        changed = first_changed(pv::steal_page(cpu), 0xa5);
+        pv::enable_this_cpu();
+    });
+    if (changed != sizeof(abi::kvm_steal_time)) return fail("byte {} was written after MSR = 0", changed);
+    return pass();
+}
+
+outcome moves_when_registered_again() {
+    static constinit abi::kvm_steal_time other = {};
+    uint32_t const cpu = os::cpu_count() - 1;
+    uint32_t changed = 0, version = 0;
+    other = {};
+    os::run_on(cpu, [&] {
+        // Straight from one page to the other, as a kernel does that was started by kexec.
+        pvx::arch::wrmsr(steal_msr, os::physical_address(&other) | abi::kvm_msr_enable);
+        fill(pv::steal_page(cpu), 0x5a);
+        block_and_wake();
+        changed = first_changed(pv::steal_page(cpu), 0x5a);
+        version = version_of(other);
+        pv::enable_this_cpu();
+    });
+    if (changed != sizeof(abi::kvm_steal_time)) return fail("byte {} of the old page was written", changed);
+    if (version == 0 || (version & 1) != 0) return fail("version of the new page is {}", version);
+    return pass();
+}
+
+outcome junk_version_becomes_even() {
+    uint32_t const cpu = os::cpu_count() - 1;
+    uint32_t version = 1;
+    os::run_on(cpu, [&] {
+        pv::steal.disable();
+        abi::kvm_steal_time& page = pv::steal_page(cpu);
+        page = {};
+        page.version = 0x12345677;  // a guest must zero the page; a host must not depend on it
+        pvx::arch::wrmsr(steal_msr, os::physical_address(&page) | abi::kvm_msr_enable);
+        block_and_wake();
+        version = version_of(page);
+        pv::enable_this_cpu();
+    });
+    return (version & 1) == 0 ? pass() : fail("version is {:#x}", version);
+}
+
+constexpr requirement uses_steal{.features = mask(abi::kvm_feature::steal_time), .steal = true};
+
+constexpr test_case cases[] = {
+    {"the steal version is even and rises, flags and padding stay zero", uses_steal, version_even_and_rising},
+    {"steal never goes back, and the preempted byte is legal, for every observer", uses_steal, monotonic},
+    {"steal rises with the time that vCPUs lose to each other",
+     {.features = mask(abi::kvm_feature::steal_time), .cpus = 2, .steal = true},
+     rises_under_contention},
+    {"steal is less than 2 % where nobody contends", uses_steal, little_without_contention},
+    {"nothing is written after the MSR was set to 0", uses_steal, silent_after_withdrawal},
+    {"a page that is registered again moves, and the old one stays untouched", uses_steal, moves_when_registered_again},
+    {"an odd version left in the page becomes even", uses_steal, junk_version_becomes_even},
+};
+
+}  // namespace
+
+constinit const case_list steal_cases = list_of(cases);
+
+}  // namespace conform
