@@ -35,10 +35,16 @@ bool every_cpu_runs_jobs() {
         everyone.wait();
     });
     bool good = true;
+    for (uint32_t i = 0; i < os::cpu_count(); ++i) good &= seen[i].runs == 1 && seen[i].apic_id == os::cpu_apic_id(i);
+    return good;
+}
+
+bool jobs_run_where_they_should() {
+    bool good = true;
     for (uint32_t i = 0; i < os::cpu_count(); ++i) {
         uint32_t index = os::max_cpus;
         os::run_on(i, [&] { index = os::cpu_self(); });
-        good &= index == i && seen[i].runs == 1 && seen[i].apic_id == os::cpu_apic_id(i);
+        good &= index == i;
     }
     return good;
 }
@@ -163,6 +169,7 @@ bool selftest() {
     for (uint32_t i = 0; i < os::cpu_count(); ++i) os::print(" {}", os::cpu_apic_id(i));
     os::print("\n");
     bool good = check(every_cpu_runs_jobs(), "each CPU runs jobs, all of them at once");
+    good &= check(jobs_run_where_they_should(), "each CPU runs a job of its own");
     good &= check(spinning_cpus_run_jobs(), "the same where idle CPUs spin");
     good &= check(timers_fire(), "each CPU's timer fires, and sleeps are not too short");
     good &= check(attempts_catch_faults(), "#GP, #UD and #PF are caught on each CPU");

@@ -61,9 +61,9 @@ trap_common:
 
 // bool os_attempt_run(void (*function)(void*), void* argument, os::attempt_record* record)
 //
-// Calls function(argument). If that faults, os_trap() resumes at os_attempt_fault with RSP from the record, so that this
-// function returns true with the caller's registers, however deep the fault was. The layout of the record and the offset
-// in os::per_cpu are asserted in os/attempt.cpp.
+// Calls function(argument). If that faults, os_trap() resumes at os_attempt_fault with RSP from the record, so that
+// this function returns true with the caller's registers, however deep the fault was. The layout of the record and the
+// offset in os::per_cpu are asserted in os/attempt.cpp.
         .set    per_cpu_attempt, 16
         .set    record_previous, 0
         .set    record_stack, 8

@@ -4,6 +4,7 @@
 
 #include <pvx/abi/apic.hpp>
 #include <pvx/abi/cpuid.hpp>
+#include <pvx/guest/x2apic.hpp>
 
 #include "cpu_ops.hpp"
 #include "panic.hpp"
@@ -21,17 +22,18 @@ constexpr uint32_t icr_patience = 10'000'000;
 
 // Set by the first CPU before it starts another.
 constinit bool x2apic = false;
+constinit bool fence_icr = true;
 constinit uint64_t xapic_page = 0;
 
 uint32_t volatile& xapic(uint32_t reg) { return *reinterpret_cast<uint32_t volatile*>(xapic_page + reg); }
 
 void send(uint32_t apic_id, abi::apic_command command) {
-    // order: WRMSR to the ICR is not ordered after earlier stores, which the target is to see. [sdm3a 11.12.3]
-    arch::mfence_lfence();
     if (x2apic) {
-        arch::wrmsr(abi::apic_msr(abi::apic_reg::icr_low), abi::x2apic_icr(pvx::apic_id{apic_id}, command));
+        pvx::guest::x2apic const apic(arch::x86_64{}, fence_icr);
+        apic.send(pvx::apic_id{apic_id}, command);
         return;
     }
+    // A store to the xAPIC page is uncached, so earlier stores are visible before it.
     if (apic_id > 0xfe) panic("an xAPIC cannot address APIC id {}", apic_id);
     irq_guard const guard;  // the two halves belong together
     for (uint32_t tries = 0; (xapic(abi::apic_reg::icr_low) & abi::icr_busy) != 0; ++tries) {
@@ -49,6 +51,8 @@ void initialise_apic() {
     if (!abi::has(features, abi::cpuid_feature::apic)) panic("CPUID says that there is no local APIC");
     uint64_t base = arch::rdmsr(abi::msr::ia32_apic_base);
     x2apic = abi::has(features, abi::cpuid_feature::x2apic);
+    auto const vendor = abi::identify_vendor(abi::vendor_name(arch::cpuid(abi::cpuid_leaf::vendor, 0)));
+    fence_icr = pvx::guest::icr_needs_fence(vendor);
     xapic_page = base & base_address_bits;
     // x2APIC mode can only be entered from xAPIC mode.
     if ((base & apic_base::enable) == 0) arch::wrmsr(abi::msr::ia32_apic_base, base |= apic_base::enable);

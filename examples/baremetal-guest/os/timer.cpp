@@ -4,6 +4,7 @@
 
 #include <pvx/abi/apic.hpp>
 #include <pvx/abi/cpuid.hpp>
+#include <pvx/guest/x2apic.hpp>
 
 #include "apic.hpp"
 #include "clock.hpp"
@@ -45,7 +46,8 @@ void program(cpu_timers const& timers) {
     if (deadline == 0 || (timers.wait_deadline != 0 && timers.wait_deadline < deadline))
         deadline = timers.wait_deadline;
     if (tsc_deadline) {
-        arch::wrmsr(abi::msr::ia32_tsc_deadline, deadline);  // 0 disarms; one that has passed fires at once
+        // One that has passed fires at once.
+        pvx::guest::arm_tsc_deadline(arch::x86_64{}, pvx::tsc_ticks{deadline});
         return;
     }
     uint64_t count = 0;
@@ -80,7 +82,7 @@ void initialise_timer() {
     }
     if (tsc_deadline) {
         write_apic(abi::apic_reg::lvt_timer, abi::lvt_timer_tsc_deadline | vector_timer);
-        arch::mfence();  // the mode by MMIO before the first deadline by WRMSR [sdm3a 11.5.4.1]
+        if (!apic_is_x2apic()) pvx::guest::order_xapic_deadline_mode(arch::x86_64{});
         return;
     }
     write_apic(abi::apic_reg::timer_divide, divide_by_16);

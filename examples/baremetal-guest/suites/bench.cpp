@@ -50,7 +50,8 @@ constinit samples first = {};
 constinit samples second = {};
 
 void print_header() {
-    os::print("\n{:<44} {:>10} {:>10} {:>10} {:>10} {:>5}\n", "TSC ticks", "median", "10th pct", "90th pct", "median ns", "n");
+    os::print("\n{:<44} {:>10} {:>10} {:>10} {:>10} {:>5}\n", "TSC ticks", "median", "10th pct", "90th pct",
+              "median ns", "n");
 }
 
 uint64_t print_row(char const* name, samples& s) {
@@ -111,7 +112,8 @@ void wait_for_arrivals(uint32_t n) {
     machine const m;
     uint64_t const end = m.tsc().value + os::us_to_tsc(patience_us);
     while (m.ref(arrived).load(pvx::order::acquire) < n) {
-        if (m.tsc().value > end) os::panic("bench: {} of {} interrupts arrived", m.ref(arrived).load(pvx::order::acquire), n);
+        if (m.tsc().value > end)
+            os::panic("bench: {} of {} interrupts arrived", m.ref(arrived).load(pvx::order::acquire), n);
         m.relax();
     }
 }
@@ -131,7 +133,9 @@ void bench_ipis() {
     auto const command = abi::make_apic_command(abi::apic_delivery::fixed, vector);
     others const targets;
     bool const paravirtual = bool(pv::configuration().send_ipi);
-    auto const native = [&] { targets.mask().for_each([&](pvx::cpu_index cpu) { m.native_ipi(m.apic(cpu), command); }); };
+    auto const native = [&] {
+        targets.mask().for_each([&](pvx::cpu_index cpu) { m.native_ipi(m.apic(cpu), command); });
+    };
 
     os::set_irq_handler(vector, count_arrival);
     auto const round = [&](auto send, samples& sent, samples* done) {
@@ -165,14 +169,15 @@ void bench_ipis() {
                   os::fixed{static_cast<int64_t>(by_icr * 100 / by_call), 2}, targets.count);
 }
 
-/// From the kick to the first instruction after the HLT of a vCPU that halts with interrupts off, as a lock waiter does.
+/// From the kick to the first instruction after the HLT of a vCPU that halts with interrupts off, as a lock waiter
+/// does.
 void bench_kick() {
     char const* const name = "kick: halted, interrupts off, to running";
     if (!pv::configuration().kick) return print_skip(name, pvx::guest::to_string(pv::configuration().kick.why));
     machine const m;
     uint32_t const cpu = os::cpu_count() - 1;
     uint32_t const id = os::cpu_apic_id(cpu);
-    static constinit uint32_t turn = 0;    // odd: the sleeper is about to halt; even: it was woken
+    static constinit uint32_t turn = 0;  // odd: the sleeper is about to halt; even: it was woken
     static constinit uint32_t stop = 0;
     m.ref(turn).store(0, pvx::order::relaxed);
     m.ref(stop).store(0, pvx::order::seq_cst);
@@ -183,7 +188,8 @@ void bench_kick() {
             m.halt_irqs_off();
             uint32_t const now = m.ref(turn).fetch_add(1, pvx::order::seq_cst) + 1;
             // The waker has seen this before the next halt begins, so a kick is never taken for another.
-            while (m.ref(stop).load(pvx::order::acquire) == 0 && m.ref(turn).load(pvx::order::acquire) == now) m.relax();
+            while (m.ref(stop).load(pvx::order::acquire) == 0 && m.ref(turn).load(pvx::order::acquire) == now)
+                m.relax();
         }
         m.irq_restore(irqs);
     };

@@ -2,8 +2,8 @@
 #pragma once
 
 /// \file
-/// Keeping vCPUs busy for a while, and what happened to each meanwhile: by the host's account (steal) and by the guest's
-/// own eyes (gaps in a loop that reads the TSC).
+/// Keeping vCPUs busy for a while, and what happened to each meanwhile: by the host's account (steal) and by the
+/// guest's own eyes (gaps in a loop that reads the TSC).
 
 #include <stdint.h>
 
@@ -17,6 +17,6 @@ struct load_result {
 /// Keeps the calling vCPU busy.
 load_result load_this_cpu(uint64_t us);
 
-/// Keeps all vCPUs busy at once; `results` has one entry for each. If `seen_preempted` is given, each entry says whether
-/// another vCPU saw that one preempted.
+/// Keeps all vCPUs busy at once; `results` has one entry for each. If `seen_preempted` is given, each entry says
+/// whether another vCPU saw that one preempted.
 void load_all(uint64_t us, load_result* results, bool* seen_preempted = nullptr);

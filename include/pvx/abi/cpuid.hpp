@@ -115,4 +115,15 @@ constexpr cpu_vendor identify_vendor(cpuid_name name) {
     return cpu_vendor::unknown;
 }
 
+/// A name for a report.
+constexpr const char* to_string(cpu_vendor v) {
+    switch (v) {
+        case cpu_vendor::unknown: return "unknown";
+        case cpu_vendor::intel: return "Intel";
+        case cpu_vendor::amd: return "AMD";
+        case cpu_vendor::hygon: return "Hygon";
+    }
+    return "unknown";
+}
+
 }  // namespace pvx::inline v0::abi

@@ -39,6 +39,31 @@ enum class kvm_feature : uint8_t {
 /// The feature's bit as a mask over EAX.
 constexpr uint32_t mask(kvm_feature f) { return bit<uint32_t>(static_cast<uint8_t>(f)); }
 
+/// The feature's name, for reports; a null pointer for a bit that has none.
+constexpr const char* to_string(kvm_feature f) {
+    switch (f) {
+        case kvm_feature::clocksource: return "clocksource";
+        case kvm_feature::nop_io_delay: return "nop_io_delay";
+        case kvm_feature::mmu_op: return "mmu_op";
+        case kvm_feature::clocksource2: return "clocksource2";
+        case kvm_feature::async_pf: return "async_pf";
+        case kvm_feature::steal_time: return "steal_time";
+        case kvm_feature::pv_eoi: return "pv_eoi";
+        case kvm_feature::pv_unhalt: return "pv_unhalt";
+        case kvm_feature::pv_tlb_flush: return "pv_tlb_flush";
+        case kvm_feature::async_pf_vmexit: return "async_pf_vmexit";
+        case kvm_feature::pv_send_ipi: return "pv_send_ipi";
+        case kvm_feature::poll_control: return "poll_control";
+        case kvm_feature::pv_sched_yield: return "pv_sched_yield";
+        case kvm_feature::async_pf_int: return "async_pf_int";
+        case kvm_feature::msi_ext_dest_id: return "msi_ext_dest_id";
+        case kvm_feature::hc_map_gpa_range: return "hc_map_gpa_range";
+        case kvm_feature::migration_control: return "migration_control";
+        case kvm_feature::clocksource_stable_bit: return "clocksource_stable_bit";
+    }
+    return nullptr;
+}
+
 /// A hint: the number of its bit in EDX of the features leaf.
 enum class kvm_hint : uint8_t {
     realtime = 0,  ///< vCPUs are never preempted for an unlimited time.

@@ -36,16 +36,16 @@ public:
     /// End of interrupt: local, no fence.
     void end_of_interrupt() const { machine_.wrmsr(abi::apic_msr(abi::apic_reg::eoi), 0); }
 
-    /// Arm the timer in TSC-deadline mode; 0 disarms it. Local, no fence.
-    void arm_deadline(tsc_ticks when) const { machine_.wrmsr(abi::msr::ia32_tsc_deadline, when.value); }
-
-    /// Set the LVT timer register: in x2APIC mode an MSR, in order with the deadline MSR.
-    void set_timer_mode(uint32_t lvt) const { machine_.wrmsr(abi::apic_msr(abi::apic_reg::lvt_timer), lvt); }
-
 private:
     [[no_unique_address]] Machine machine_;
     bool fence_icr_;
 };
+
+/// Arm the calling CPU's timer in TSC-deadline mode, in either APIC mode; 0 disarms it. Local, no fence.
+template <msr_policy Machine>
+void arm_tsc_deadline(Machine const& machine, tsc_ticks when) {
+    machine.wrmsr(abi::msr::ia32_tsc_deadline, when.value);
+}
 
 /// Call once after the LVT timer was switched to deadline mode through the xAPIC page: that store can be overtaken by
 /// the first write of the deadline MSR, which the CPU would then ignore. [sdm3a 11.5.4.1]

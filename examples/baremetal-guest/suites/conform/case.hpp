@@ -2,8 +2,8 @@
 #pragma once
 
 /// \file
-/// One case of the conformance suite: a sentence about the hypervisor, what must be offered for it to mean anything, and
-/// a function that finds out whether it is true.
+/// One case of the conformance suite: a sentence about the hypervisor, what must be offered for it to mean anything,
+/// and a function that finds out whether it is true.
 
 #include "../../os/format.hpp"
 #include "../../pv.hpp"
@@ -50,11 +50,11 @@ outcome skip(os::format_for<Arguments...> format, Arguments const&... arguments)
 
 /// What must be there for a case to be run; what is missing is the reason of the skip.
 struct requirement {
-    bool kvm = true;                          ///< A KVM signature.
-    uint32_t features = 0;                    ///< All of these bits are offered.
-    uint32_t cpus = 1;                        ///< At least so many vCPUs.
-    bool steal = false;                       ///< pvx uses steal time.
-    bool clock = false;                       ///< pvx uses the clock.
+    bool kvm = true;        ///< A KVM signature.
+    uint32_t features = 0;  ///< All of these bits are offered.
+    uint32_t cpus = 1;      ///< At least so many vCPUs.
+    bool steal = false;     ///< pvx uses steal time.
+    bool clock = false;     ///< pvx uses the clock.
 };
 
 struct test_case {

@@ -54,7 +54,8 @@ void run_race(race& r, Read read) {
                 ++r.back[self];
                 if (r.worst[self] < seen - now) r.worst[self] = seen - now;
             }
-            while (seen < now && !m.ref(r.latest).compare_exchange(seen, now, pvx::order::seq_cst, pvx::order::relaxed)) {
+            while (seen < now &&
+                   !m.ref(r.latest).compare_exchange(seen, now, pvx::order::seq_cst, pvx::order::relaxed)) {
             }
         }
     });
@@ -80,7 +81,8 @@ outcome library_clock_monotonic() {
     race r;
     run_race(r, [] { return pv::clock().now().value; });
     if (r.total_back() != 0)
-        return fail("{} of {} readings went back, by up to {} ns", r.total_back(), r.total_readings(), r.worst_of_all());
+        return fail("{} of {} readings went back, by up to {} ns", r.total_back(), r.total_readings(),
+                    r.worst_of_all());
     return pass("{} readings by {} vCPUs", r.total_readings(), os::cpu_count());
 }
 
@@ -99,7 +101,8 @@ outcome raw_clock_monotonic() {
         return s.time.value;
     });
     if (r.total_back() != 0)
-        return fail("{} of {} readings went back, by up to {} ns", r.total_back(), r.total_readings(), r.worst_of_all());
+        return fail("{} of {} readings went back, by up to {} ns", r.total_back(), r.total_readings(),
+                    r.worst_of_all());
     return pass("{} readings by {} vCPUs", r.total_readings(), os::cpu_count());
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 /// \file
-/// The conformance suite for the hypervisor's side of the KVM ABI: runs all cases and prints TAP version 14. What is not
-/// offered is skipped with its reason. [kvm-msr] [kvm-cpuid] [kvm-hypercall]
+/// The conformance suite for the hypervisor's side of the KVM ABI: runs all cases and prints TAP version 14. What is
+/// not offered is skipped with its reason. [kvm-msr] [kvm-cpuid] [kvm-hypercall]
 
 #include "../../os/clock.hpp"
 #include "../../os/command_line.hpp"

@@ -156,8 +156,7 @@ outcome pairing_answers() {
     if (answer.flags != 0) return fail("flags are {:#x}", answer.flags);
     if (answer.sec < 1'577'836'800 || answer.nsec < 0 || answer.nsec >= 1'000'000'000)
         return fail("{} s {} ns", answer.sec, answer.nsec);
-    if (answer.tsc < before || answer.tsc > after)
-        return fail("TSC {} is outside {}..{}", answer.tsc, before, after);
+    if (answer.tsc < before || answer.tsc > after) return fail("TSC {} is outside {}..{}", answer.tsc, before, after);
     return pass("{} s since 1970", answer.sec);
 }
 

@@ -23,7 +23,8 @@ constexpr uint64_t settle_us = 5'000;
 
 constinit uint32_t received[os::max_cpus] = {};
 
-/// Stays installed for good: what a faulty host sends late, or to the wrong vCPU, is to fail a case and not end the run.
+/// Stays installed for good: what a faulty host sends late, or to the wrong vCPU, is to fail a case and not end the
+/// run.
 void count_one(os::trap_frame&) { machine{}.ref(received[os::cpu_self()]).fetch_add(1, pvx::order::seq_cst); }
 
 int64_t send_ipi(uint64_t low, uint64_t high, uint64_t lowest, uint64_t icr) {

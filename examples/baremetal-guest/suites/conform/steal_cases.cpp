@@ -120,8 +120,7 @@ outcome little_without_contention() {
     load_result l;
     for (uint32_t attempt = 0; attempt < 3; ++attempt) {
         l = load_this_cpu(contention_us);
-        if (l.steal_ns * 50 < l.wall_ns)
-            return pass("{} us stolen within {} us", l.steal_ns / 1000, l.wall_ns / 1000);
+        if (l.steal_ns * 50 < l.wall_ns) return pass("{} us stolen within {} us", l.steal_ns / 1000, l.wall_ns / 1000);
     }
     if (l.steal_ns <= l.lost_ns + l.wall_ns / 50)
         return skip("the host is busy: {} us lost, {} us stolen", l.lost_ns / 1000, l.steal_ns / 1000);
