@@ -16,6 +16,8 @@ class ipi_window {
 public:
     constexpr bool empty() const { return (low_ | high_) == 0; }
     constexpr uint32_t count() const { return popcount(low_) + popcount(high_); }
+    /// Exactly one id: bit 0 is always the lowest one.
+    constexpr bool single() const { return low_ == 1 && high_ == 0; }
     constexpr uint64_t low() const { return low_; }
     constexpr uint64_t high() const { return high_; }
     constexpr apic_id lowest() const { return apic_id{base_}; }
@@ -94,7 +96,7 @@ private:
     // Sends a window; 1 if the host refused the hypercall.
     uint32_t flush(ipi_window const& window, abi::apic_command command) const {
         // For one target the native write is one exit too, and none where the CPU virtualises IPIs.
-        bool const alone = window.count() == 1;
+        bool const alone = window.single();
         if (!alone) {
             int64_t const delivered = machine_.hypercall(abi::kvm_hypercall::send_ipi, window.low(), window.high(),
                                                          window.lowest().value, command.value);

@@ -4,7 +4,7 @@
 /// \file
 /// x2APIC register writes, with a fence only where one is needed. x2APIC and TSC-deadline MSR writes are not
 /// serialising [sdm3a 11.12.3], so an IPI could overtake the data that it announces. On AMD and Hygon they wait for
-/// earlier stores by themselves [apm2 16], and `mfence; lfence` costs tens of nanoseconds on every IPI. Runs on the CPU
+/// earlier stores by themselves [amd-icr], and `mfence; lfence` costs tens of nanoseconds on every IPI. Runs on the CPU
 /// whose APIC it is; no state.
 
 #include <pvx/abi/apic.hpp>
