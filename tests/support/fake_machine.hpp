@@ -14,6 +14,8 @@
 
 #include <pvx/guest/concepts.hpp>
 
+#include "support/tsan_atomics.hpp"
+
 namespace pvx_test {
 
 struct unplanned : std::logic_error {
@@ -48,7 +50,7 @@ struct fake_state {
 };
 
 /// The handle that components hold.
-struct fake_machine : pvx::builtin_atomics {
+struct fake_machine : thread_atomics {
     fake_state* state;
 
     explicit fake_machine(fake_state& s) : state(&s) {}
@@ -59,12 +61,12 @@ struct fake_machine : pvx::builtin_atomics {
         if (found == state->cpuid_table.end()) throw unplanned("CPUID " + hex(leaf) + "." + hex(subleaf));
         return found->second;
     }
-    uint64_t rdmsr(uint32_t index) const {
+    uint64_t read_msr(uint32_t index) const {
         auto const found = state->msrs.find(index);
         if (found == state->msrs.end()) throw unplanned("RDMSR " + hex(index));
         return found->second;
     }
-    void wrmsr(uint32_t index, uint64_t value) const {
+    void write_msr(uint32_t index, uint64_t value) const {
         if (state->msrs.find(index) == state->msrs.end()) throw unplanned("WRMSR " + hex(index));
         state->log.push_back("wrmsr " + hex(index) + " " + hex(value));
         state->msrs[index] = value;

@@ -79,7 +79,7 @@ TEST_CASE("KVM at the first leaf is found with two reads and the scan ends there
     CHECK(f.vendor == pvx::abi::cpu_vendor::amd);
     CHECK(f.mwait);
     REQUIRE(f.signature_count == 1);
-    CHECK(f.signatures[0].interface == hypervisor::kvm);
+    CHECK(f.signatures[0].kind == hypervisor::kvm);
     CHECK(f.signatures[0].last == 0x40000001);
     CHECK(f.kvm_bits == 0x01007efb);
     CHECK(f.has(kvm_feature::steal_time));
@@ -112,8 +112,8 @@ TEST_CASE("KVM behind Hyper-V leaves is found at the next base, and both are rep
     s.cpuid_table[{0x40000101, 0}] = {0x01000020, 0, 0, 0};
     features const f = detect_features(fake_machine{s});
     REQUIRE(f.signature_count == 2);
-    CHECK(f.signatures[0].interface == hypervisor::hyperv);
-    CHECK(f.signatures[1].interface == hypervisor::kvm);
+    CHECK(f.signatures[0].kind == hypervisor::hyperv);
+    CHECK(f.signatures[1].kind == hypervisor::kvm);
     CHECK(f.signatures[1].base == 0x40000100);
     CHECK(f.find(hypervisor::kvm) == &f.signatures[1]);
     CHECK(f.has(kvm_feature::clocksource_stable_bit));
@@ -144,7 +144,7 @@ TEST_CASE("Other leaves' data at absent bases is not taken for hypervisors", "[g
     s.cpuid_table[{0x40000000, 0}] = tcg_base;
     features const f = detect_features(fake_machine{s});
     REQUIRE(f.signature_count == 1);
-    CHECK(f.signatures[0].interface == hypervisor::tcg);
+    CHECK(f.signatures[0].kind == hypervisor::tcg);
 }
 
 TEST_CASE("A hypervisor that is not in the table is reported by its name", "[guest][features]") {
@@ -153,7 +153,7 @@ TEST_CASE("A hypervisor that is not in the table is reported by its name", "[gue
     s.cpuid_table[{0x40000000, 0}] = {0x40000000, 0x61626364, 0x65666768, 0x696a6b6c};
     features const f = detect_features(fake_machine{s});
     REQUIRE(f.signature_count == 1);
-    CHECK(f.signatures[0].interface == hypervisor::unknown);
+    CHECK(f.signatures[0].kind == hypervisor::unknown);
     CHECK(f.signatures[0].name.at(0) == 'd');
 }
 

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// \file
+/// The least that each policy concept asks for, and nothing beyond: no more members, conversions, default constructors
+/// or assignments than the concept names. A component that compiles with these uses only what it says it needs.
+/// Freestanding. The bodies touch one volatile word, so that no call can be optimised away and none needs a symbol.
+
+#include <pvx/arch/concepts.hpp>
+#include <pvx/guest/concepts.hpp>
+
+namespace archetype {
+
+using namespace pvx;
+
+/// Where every archetype's results come from, and its effects go.
+inline uint64_t volatile outside;
+
+PVX_ENTRY_INLINE uint64_t read_outside() { return outside; }
+PVX_ENTRY_INLINE void write_outside(uint64_t v) { outside = v; }
+
+/// A machine is copied in, and that is all: nothing may default-construct it or assign to it.
+struct machine_base {
+    constexpr explicit machine_base(int) {}
+    machine_base(machine_base const&) = default;
+    machine_base& operator=(machine_base const&) = delete;
+};
+
+/// Storage of a shared word that is not the word itself.
+template <word T>
+class cell {
+public:
+    constexpr cell() = default;
+    cell(cell const&) = delete;
+    cell& operator=(cell const&) = delete;
+
+private:
+    friend struct atomics_role;
+    T value_{};
+};
+
+/// The operations on one shared word. Every order is spelled out at the call: none has a default, and each takes only
+/// those that it can have.
+template <word T>
+class reference {
+public:
+    PVX_ENTRY_INLINE constexpr explicit reference(T& object) : object_(&object) {}
+    reference& operator=(reference const&) = delete;
+
+    PVX_ENTRY_INLINE T load(load_order auto) const { return *object_; }
+    PVX_ENTRY_INLINE void store(T v, store_order auto) const { *object_ = v; }
+    PVX_ENTRY_INLINE T exchange(T v, rmw_order auto) const { return replace(v); }
+    PVX_ENTRY_INLINE T fetch_or(T v, rmw_order auto) const { return replace(static_cast<T>(*object_ | v)); }
+    PVX_ENTRY_INLINE T fetch_and(T v, rmw_order auto) const { return replace(static_cast<T>(*object_ & v)); }
+    PVX_ENTRY_INLINE T fetch_add(T v, rmw_order auto) const { return replace(static_cast<T>(*object_ + v)); }
+    PVX_ENTRY_INLINE bool compare_exchange(T& expected, T desired, rmw_order auto, load_order auto) const {
+        if (*object_ == expected) {
+            *object_ = desired;
+            return true;
+        }
+        expected = *object_;
+        return false;
+    }
+
+private:
+    PVX_ENTRY_INLINE T replace(T v) const {
+        T const old = *object_;
+        *object_ = v;
+        return old;
+    }
+
+    T volatile* object_;
+};
+
+struct atomics_role {
+    template <word T>
+    using cell = archetype::cell<T>;
+
+    template <word T>
+    PVX_ENTRY_INLINE reference<T> ref(cell<T>& object) const {
+        return reference<T>{object.value_};
+    }
+    /// Fields of records in shared memory are plain integers.
+    template <word T>
+    PVX_ENTRY_INLINE reference<T> ref(T& object) const {
+        return reference<T>{object};
+    }
+    PVX_ENTRY_INLINE void fence(fence_order auto) const { write_outside(0); }
+};
+
+struct cpuid_role {
+    PVX_ENTRY_INLINE abi::cpuid_regs cpuid(uint32_t leaf, uint32_t subleaf) const {
+        write_outside(leaf + subleaf);
+        return {static_cast<uint32_t>(outside), 0, 0, 0};
+    }
+};
+
+struct msr_role {
+    PVX_ENTRY_INLINE uint64_t read_msr(uint32_t) const { return read_outside(); }
+    PVX_ENTRY_INLINE void write_msr(uint32_t, uint64_t value) const { write_outside(value); }
+};
+
+struct hypercall_role {
+    PVX_ENTRY_INLINE int64_t hypercall(uint64_t number, uint64_t, uint64_t, uint64_t, uint64_t) const {
+        write_outside(number);
+        return static_cast<int64_t>(read_outside());
+    }
+};
+
+struct tsc_role {
+    PVX_ENTRY_INLINE tsc_ticks tsc() const { return tsc_ticks{read_outside()}; }
+};
+
+struct index_role {
+    PVX_ENTRY_INLINE uint32_t clamp_index(uint32_t i, uint32_t n) const { return i < n ? i : 0; }
+};
+
+struct relax_role {
+    PVX_ENTRY_INLINE void relax() const { write_outside(0); }
+};
+
+struct irq_role {
+    class irq_state {
+        friend struct irq_role;
+        uint64_t value{};
+    };
+    PVX_ENTRY_INLINE irq_state irq_save() const { return {}; }
+    PVX_ENTRY_INLINE void irq_restore(irq_state state) const { write_outside(state.value); }
+    PVX_ENTRY_INLINE bool irqs_on(irq_state state) const { return state.value != 0; }
+};
+
+struct halt_role : irq_role, relax_role {
+    PVX_ENTRY_INLINE void halt_irqs_off() const { write_outside(0); }
+    PVX_ENTRY_INLINE void enable_and_halt(irq_state) const { write_outside(0); }
+};
+
+struct wrmsr_fence_role : msr_role {
+    PVX_ENTRY_INLINE void fence_before_wrmsr() const { write_outside(0); }
+    PVX_ENTRY_INLINE void fence_stores() const { write_outside(0); }
+};
+
+struct cpu_role {
+    PVX_ENTRY_INLINE cpu_index self() const { return cpu_index{static_cast<uint32_t>(read_outside())}; }
+    PVX_ENTRY_INLINE uint32_t possible_cpus() const { return static_cast<uint32_t>(read_outside()); }
+    PVX_ENTRY_INLINE apic_id apic(cpu_index i) const { return apic_id{i.value}; }
+};
+
+/// Where record<T>() points.
+template <class T>
+inline T the_record{};
+
+template <class T, class... Ts>
+concept one_of = (same_as<T, Ts> || ...);
+
+/// Records of the types that are listed, and of no other.
+template <class... Ts>
+struct records {
+    template <one_of<Ts...> T>
+    PVX_ENTRY_INLINE shared<T> record(cpu_index) const {
+        return {&the_record<T>, guest_phys{read_outside()}};
+    }
+};
+
+/// An optional ability: a machine has it or not.
+struct sharing_role {
+    template <class T>
+    PVX_ENTRY_INLINE status share(shared<T> record) const {
+        write_outside(record.address.value);
+        return status::ok;
+    }
+};
+
+struct native_ipi_role {
+    PVX_ENTRY_INLINE void native_ipi(apic_id id, abi::apic_command command) const {
+        write_outside(id.value + command.value);
+    }
+};
+
+/// A machine of exactly these roles.
+template <class... Roles>
+struct machine : machine_base, Roles... {
+    using machine_base::machine_base;
+};
+
+static_assert(atomics_policy<atomics_role> && cpuid_policy<cpuid_role> && msr_policy<msr_role>);
+static_assert(hypercall_policy<hypercall_role> && tsc_policy<tsc_role> && index_policy<index_role>);
+static_assert(relax_policy<relax_role> && irq_policy<irq_role> && halt_policy<halt_role>);
+static_assert(wrmsr_fence_policy<wrmsr_fence_role>);
+static_assert(guest::cpu_policy<cpu_role> && guest::native_ipi_policy<native_ipi_role>);
+static_assert(guest::record_policy<records<int>, int> && !guest::record_policy<records<int>, long>);
+static_assert(guest::sharing_policy<sharing_role, int>);
+
+}  // namespace archetype
