@@ -49,15 +49,15 @@ void send(uint32_t apic_id, abi::apic_command command) {
 void initialise_apic() {
     auto const features = arch::cpuid(abi::cpuid_leaf::features, 0);
     if (!abi::has(features, abi::cpuid_feature::apic)) panic("CPUID says that there is no local APIC");
-    uint64_t base = arch::rdmsr(abi::msr::ia32_apic_base);
+    uint64_t base = arch::read_msr(abi::msr::ia32_apic_base);
     x2apic = abi::has(features, abi::cpuid_feature::x2apic);
     auto const vendor = abi::identify_vendor(abi::vendor_name(arch::cpuid(abi::cpuid_leaf::vendor, 0)));
     fence_icr = pvx::guest::icr_needs_fence(vendor);
     xapic_page = base & base_address_bits;
     // x2APIC mode can only be entered from xAPIC mode.
-    if ((base & apic_base::enable) == 0) arch::wrmsr(abi::msr::ia32_apic_base, base |= apic_base::enable);
+    if ((base & apic_base::enable) == 0) arch::write_msr(abi::msr::ia32_apic_base, base |= apic_base::enable);
     if (x2apic && (base & apic_base::x2apic_enable) == 0)
-        arch::wrmsr(abi::msr::ia32_apic_base, base | apic_base::x2apic_enable);
+        arch::write_msr(abi::msr::ia32_apic_base, base | apic_base::x2apic_enable);
     if (!x2apic && xapic_page >> 32 != 0) panic("the APIC is at {:#x}, above what is mapped", xapic_page);
 
     write_apic(abi::apic_reg::svr, abi::svr_enable | vector_spurious);
@@ -76,12 +76,12 @@ uint32_t read_apic_id() {
 }
 
 uint32_t read_apic(uint32_t reg) {
-    return x2apic ? static_cast<uint32_t>(arch::rdmsr(abi::apic_msr(reg))) : xapic(reg);
+    return x2apic ? static_cast<uint32_t>(arch::read_msr(abi::apic_msr(reg))) : xapic(reg);
 }
 
 void write_apic(uint32_t reg, uint32_t value) {
     if (x2apic)
-        arch::wrmsr(abi::apic_msr(reg), value);
+        arch::write_msr(abi::apic_msr(reg), value);
     else
         xapic(reg) = value;
 }

@@ -20,11 +20,11 @@ fault_info attempt_call(void (*function)(void*), void* argument) {
 }
 
 bool try_rdmsr(uint32_t index, uint64_t& value) {
-    return !attempt([&] { value = arch::rdmsr(index); });
+    return !attempt([&] { value = arch::read_msr(index); });
 }
 
 bool try_wrmsr(uint32_t index, uint64_t value) {
-    return !attempt([&] { arch::wrmsr(index, value); });
+    return !attempt([&] { arch::write_msr(index, value); });
 }
 
 }  // namespace os

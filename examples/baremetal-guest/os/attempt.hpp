@@ -6,7 +6,7 @@
 /// exception it raised:
 ///
 ///     uint64_t value = 0;
-///     if (auto fault = os::attempt([&] { value = arch::rdmsr(index); })) print("vector {}\n", fault.vector);
+///     if (auto fault = os::attempt([&] { value = arch::read_msr(index); })) print("vector {}\n", fault.vector);
 ///
 /// A fault unwinds like longjmp: no destructor of what was called runs, so a lock taken inside stays taken. Attempts
 /// nest. Interrupt handlers are outside the attempt that they interrupt. NMI, #DF and #MC are never caught.

@@ -70,7 +70,7 @@ void unmap(uint64_t address) {
 
 void enable_no_execute() {
     if (no_execute != 0)
-        arch::wrmsr(abi::msr::ia32_efer, arch::rdmsr(abi::msr::ia32_efer) | abi::msr::efer::no_execute_enable);
+        arch::write_msr(abi::msr::ia32_efer, arch::read_msr(abi::msr::ia32_efer) | abi::msr::efer::no_execute_enable);
 }
 
 }  // namespace

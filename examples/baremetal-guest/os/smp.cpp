@@ -41,7 +41,7 @@ constinit cpu_stacks* ticket_stacks[max_cpus]{};
 
 void set_gs(per_cpu& cpu) {
     cpu.self = &cpu;
-    arch::wrmsr(pvx::abi::msr::ia32_gs_base, reinterpret_cast<uint64_t>(&cpu));
+    arch::write_msr(pvx::abi::msr::ia32_gs_base, reinterpret_cast<uint64_t>(&cpu));
 }
 
 bool is_online(uint32_t index) {
@@ -102,7 +102,7 @@ uint32_t cpu_count() { return running_cpus; }
 uint32_t cpu_apic_id(uint32_t index) { return records[index].apic_id; }
 
 per_cpu* this_cpu_or_null() {
-    uint64_t const offset = arch::rdmsr(pvx::abi::msr::ia32_gs_base) - reinterpret_cast<uint64_t>(records);
+    uint64_t const offset = arch::read_msr(pvx::abi::msr::ia32_gs_base) - reinterpret_cast<uint64_t>(records);
     if (offset >= sizeof(records) || offset % sizeof(per_cpu) != 0) return nullptr;
     return &records[offset / sizeof(per_cpu)];
 }

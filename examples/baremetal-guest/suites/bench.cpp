@@ -89,9 +89,9 @@ void bench_exits() {
         measure("null hypercall", 16, [&] { (void)m.hypercall(abi::kvm_hypercall::vapic_poll_irq, 0, 0, 0, 0); });
     else
         print_skip("null hypercall", "the hypervisor is not KVM");
-    measure("MSR read (APIC base)", 16, [&] { (void)m.rdmsr(abi::msr::ia32_apic_base); });
+    measure("MSR read (APIC base)", 16, [&] { (void)m.read_msr(abi::msr::ia32_apic_base); });
     if (pv::features().has(kvm_feature::poll_control))
-        measure("MSR write (poll control)", 16, [&] { m.wrmsr(abi::kvm_msr::poll_control.index, 1); });
+        measure("MSR write (poll control)", 16, [&] { m.write_msr(abi::kvm_msr::poll_control.index, 1); });
     else
         print_skip("MSR write (poll control)", "not offered");
     if (pv::configuration().clock)

@@ -39,7 +39,7 @@ void report_machine() {
         guest::signature const& s = f.signatures[i];
         os::text_buffer<16> name;
         print_name(s.name, name);
-        os::print("hypervisor     {:<9}leaves {:#x}..{:#x}  \"{}\"\n", guest::to_string(s.interface), s.base, s.last,
+        os::print("hypervisor     {:<9}leaves {:#x}..{:#x}  \"{}\"\n", guest::to_string(s.kind), s.base, s.last,
                   name.view());
     }
     if (f.find(guest::hypervisor::kvm) == nullptr) return;

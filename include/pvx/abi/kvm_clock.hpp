@@ -65,7 +65,7 @@ static_assert(offsetof(kvm_clock_pairing, pad) == 28);
 
 /// Ticks to nanoseconds by the record's fraction: ((ticks << shift) * mul) >> 32. A shift beyond the word, which only a
 /// broken host writes, counts modulo 64. The product's 96 bits are taken in two halves, exactly.
-constexpr nanoseconds pvclock_scale(tsc_ticks delta, uint32_t mul, int8_t shift) {
+PVX_ENTRY_INLINE constexpr nanoseconds pvclock_scale(tsc_ticks delta, uint32_t mul, int8_t shift) {
     uint64_t const ticks = shift >= 0 ? delta.value << (static_cast<uint32_t>(shift) & 63)
                                       : delta.value >> (static_cast<uint32_t>(-shift) & 63);
     uint64_t const high = (ticks >> 32) * mul;

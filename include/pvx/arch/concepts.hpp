@@ -24,8 +24,8 @@ concept cpuid_policy = requires(M const m, uint32_t leaf, uint32_t subleaf) {
 /// Axiom: a compiler barrier. Hardware serialisation is not promised.
 template <class M>
 concept msr_policy = requires(M const m, uint32_t index, uint64_t value) {
-    { m.rdmsr(index) } -> same_as<uint64_t>;  // rdmsr(index) gives all 64 bits
-    m.wrmsr(index, value);                    // wrmsr(index, value)
+    { m.read_msr(index) } -> same_as<uint64_t>;  // read_msr(index) gives all 64 bits
+    m.write_msr(index, value);                   // write_msr(index, value)
 };
 
 /// Calls to the hypervisor with KVM's register convention.

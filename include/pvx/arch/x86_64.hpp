@@ -20,13 +20,13 @@ PVX_ALWAYS_INLINE abi::cpuid_regs cpuid(uint32_t leaf, uint32_t subleaf) {
     return r;
 }
 
-PVX_ALWAYS_INLINE uint64_t rdmsr(uint32_t index) {
+PVX_ALWAYS_INLINE uint64_t read_msr(uint32_t index) {
     uint32_t low, high;
     __asm__ volatile("rdmsr" : "=a"(low), "=d"(high) : "c"(index) : "memory");
     return uint64_t{high} << 32 | low;
 }
 
-PVX_ALWAYS_INLINE void wrmsr(uint32_t index, uint64_t value) {
+PVX_ALWAYS_INLINE void write_msr(uint32_t index, uint64_t value) {
     __asm__ volatile("wrmsr"
                      :
                      : "c"(index), "a"(static_cast<uint32_t>(value)), "d"(static_cast<uint32_t>(value >> 32))
@@ -102,8 +102,8 @@ struct x86_64 : builtin_atomics {
     PVX_ALWAYS_INLINE abi::cpuid_regs cpuid(uint32_t leaf, uint32_t subleaf) const {
         return arch::cpuid(leaf, subleaf);
     }
-    PVX_ALWAYS_INLINE uint64_t rdmsr(uint32_t index) const { return arch::rdmsr(index); }
-    PVX_ALWAYS_INLINE void wrmsr(uint32_t index, uint64_t value) const { arch::wrmsr(index, value); }
+    PVX_ALWAYS_INLINE uint64_t read_msr(uint32_t index) const { return arch::read_msr(index); }
+    PVX_ALWAYS_INLINE void write_msr(uint32_t index, uint64_t value) const { arch::write_msr(index, value); }
     PVX_ALWAYS_INLINE tsc_ticks tsc() const { return tsc_ticks{rdtsc_ordered()}; }
     PVX_ALWAYS_INLINE uint32_t clamp_index(uint32_t i, uint32_t n) const { return arch::clamp_index(i, n); }
     PVX_ALWAYS_INLINE void relax() const { pause(); }

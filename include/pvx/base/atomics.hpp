@@ -15,7 +15,7 @@ namespace pvx::inline v0 {
 template <word T>
 class builtin_atomic_ref {
 public:
-    constexpr explicit builtin_atomic_ref(T& object) : object_(&object) {}
+    PVX_ALWAYS_INLINE constexpr explicit builtin_atomic_ref(T& object) : object_(&object) {}
 
     PVX_ALWAYS_INLINE T load(load_order auto o) const { return __atomic_load_n(object_, o.builtin); }
     PVX_ALWAYS_INLINE void store(T v, store_order auto o) const { __atomic_store_n(object_, v, o.builtin); }
@@ -60,18 +60,23 @@ concept atomic_reference = requires(R const r, T v, T& found) {
     { r.fetch_and(v, order::seq_cst) } -> same_as<T>;
     { r.fetch_add(v, order::seq_cst) } -> same_as<T>;
     { r.compare_exchange(found, v, order::seq_cst, order::relaxed) } -> same_as<bool>;
+    { r.compare_exchange(found, v, order::relaxed, order::relaxed) } -> same_as<bool>;
 };
 
 /// Access to shared words.
 /// Axiom: the C++ memory model, or a stronger one.
 template <class A>
-concept atomics_policy = requires(A const a, typename A::template cell<uint8_t>& one,
-                                  typename A::template cell<uint32_t>& four,
-                                  typename A::template cell<uint64_t>& eight) {
-    { a.ref(one) } -> atomic_reference<uint8_t>;     // ref(cell) gives the operations on one shared byte
-    { a.ref(four) } -> atomic_reference<uint32_t>;   // the same for 32 bits
-    { a.ref(eight) } -> atomic_reference<uint64_t>;  // the same for 64 bits
-    a.fence(order::acquire);                         // fence(order) orders all accesses around it
+concept atomics_policy = requires(A const a, typename A::template cell<uint8_t>& cell1,
+                                  typename A::template cell<uint32_t>& cell4,
+                                  typename A::template cell<uint64_t>& cell8, uint8_t& field1, uint32_t& field4,
+                                  uint64_t& field8) {
+    { a.ref(cell1) } -> atomic_reference<uint8_t>;    // ref(cell) gives the operations on a shared byte of pvx's own
+    { a.ref(cell4) } -> atomic_reference<uint32_t>;   // the same for 32 bits
+    { a.ref(cell8) } -> atomic_reference<uint64_t>;   // the same for 64 bits
+    { a.ref(field1) } -> atomic_reference<uint8_t>;   // ref(field) gives them on a byte of a record that is shared
+    { a.ref(field4) } -> atomic_reference<uint32_t>;  // the same for 32 bits
+    { a.ref(field8) } -> atomic_reference<uint64_t>;  // the same for 64 bits
+    a.fence(order::acquire);                          // fence(order) orders all accesses around it
     a.fence(order::release);
     a.fence(order::seq_cst);
 };

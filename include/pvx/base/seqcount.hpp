@@ -22,7 +22,8 @@
 namespace pvx::inline v0 {
 
 /// One attempt: call `copy`, which must copy the fields with relaxed loads and do nothing else that matters.
-/// True if what it copied belongs to one update; false while an update is under way or if one came between.
+/// In entry code `copy` is a PVX_ENTRY_LAMBDA. True if what it copied belongs to one update; false while an update is
+/// under way or if one came between.
 template <class Atomics, class Version, class Copy>
 PVX_ENTRY_INLINE bool seqcount_try_read(Atomics const& atomics, Version& version, Copy&& copy) {
     // order: acquire [seq-even] pairs with the release store in seqcount_write_end()

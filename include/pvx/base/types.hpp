@@ -18,8 +18,9 @@ struct strong_integer {
 
     Rep value{};
 
-    constexpr strong_integer() = default;
-    constexpr explicit strong_integer(Rep v) : value(v) {}
+    // Not defaulted: value-initialisation would then zero first, by a call of memset at clang's -O0.
+    PVX_ENTRY_INLINE constexpr strong_integer() {}
+    PVX_ENTRY_INLINE constexpr explicit strong_integer(Rep v) : value(v) {}
 
     friend constexpr bool operator==(strong_integer, strong_integer) = default;
     friend constexpr bool operator<(strong_integer a, strong_integer b) { return a.value < b.value; }

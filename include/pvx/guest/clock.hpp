@@ -29,6 +29,8 @@ constexpr clock_msrs choose_clock_msrs(features const& f) {
 struct clock_sample {
     nanoseconds time{};
     bool stable{};  ///< The host vouches that all CPUs' clocks agree.
+
+    PVX_ENTRY_INLINE constexpr clock_sample() {}  // not defaulted: see strong_integer
 };
 
 /// The clock of one kernel. One object, shared by all CPUs: it holds the last time given out.
@@ -79,7 +81,7 @@ public:
         uint64_t timestamp = 0, base = 0, tsc = 0;
         uint32_t mul = 0;
         uint8_t shift = 0, flags = 0;
-        bool const consistent = seqcount_read_bounded(machine_, record.version, attempts, [&] {
+        bool const consistent = seqcount_read_bounded(machine_, record.version, attempts, [&]() PVX_ENTRY_LAMBDA {
             timestamp = machine_.ref(record.tsc_timestamp).load(order::relaxed);
             base = machine_.ref(record.system_time).load(order::relaxed);
             mul = machine_.ref(record.tsc_to_system_mul).load(order::relaxed);
@@ -119,7 +121,7 @@ public:
         if (scratch.pointer == nullptr || scratch.address.value == 0) return status::no_record;
         if (!is_aligned<uint64_t>(scratch.address.value, alignof(abi::pvclock_wall_clock))) return status::misaligned;
         *scratch.pointer = abi::pvclock_wall_clock{};
-        machine_.wrmsr(msrs_.wall_clock, scratch.address.value);  // the host has written when this returns
+        machine_.write_msr(msrs_.wall_clock, scratch.address.value);  // the host has written when this returns
         uint32_t sec = 0, nsec = 0;
         abi::pvclock_wall_clock& answer = *scratch.pointer;
         bool const consistent = seqcount_read_bounded(machine_, answer.version, default_attempts, [&] {

@@ -43,7 +43,7 @@ constexpr const char* to_string(hypervisor h) {
 
 /// One signature, where it was found.
 struct signature {
-    hypervisor interface {};
+    hypervisor kind{};
     uint32_t base{};  ///< Leaf that carries the name.
     uint32_t last{};  ///< Last leaf of this interface.
     abi::cpuid_name name{};
@@ -69,7 +69,7 @@ struct features {
     /// The signature of an interface; a null pointer where it is not offered.
     constexpr const signature* find(hypervisor h) const {
         for (uint32_t i = 0; i < signature_count; ++i)
-            if (signatures[i].interface == h) return &signatures[i];
+            if (signatures[i].kind == h) return &signatures[i];
         return nullptr;
     }
     constexpr bool has(abi::kvm_feature f) const { return (kvm_bits & abi::mask(f)) != 0; }
@@ -100,22 +100,20 @@ constexpr features detect_features(Machine const& machine) {
          base += abi::cpuid_leaf::hypervisor_step) {
         abi::cpuid_regs const regs = machine.cpuid(base, 0);
         abi::cpuid_name const name = abi::signature_name(regs);
-        hypervisor const interface = identify_hypervisor(name);
+        hypervisor const kind = identify_hypervisor(name);
         // Intel CPUs, and their emulators, answer an absent leaf with another leaf's data: an unknown name is taken for
         // a signature only where a hypervisor must have one.
-        if (interface == hypervisor::unknown &&
-            (base != abi::cpuid_leaf::hypervisor_first || name == abi::cpuid_name{}))
+        if (kind == hypervisor::unknown && (base != abi::cpuid_leaf::hypervisor_first || name == abi::cpuid_name{}))
             continue;
         // KVM before 2010 left the last leaf 0 and meant base + 1.
-        bool const old_kvm = interface == hypervisor::kvm && regs.eax == 0;
+        bool const old_kvm = kind == hypervisor::kvm && regs.eax == 0;
         uint32_t const last = old_kvm ? base + abi::kvm_features_offset : regs.eax;
         // A full table loses what was found last, but never KVM's, on which everything else depends.
         bool const full = f.signature_count == features::max_signatures;
-        if (full && interface == hypervisor::kvm) --f.signature_count;
-        if (f.signature_count < features::max_signatures)
-            f.signatures[f.signature_count++] = {interface, base, last, name};
+        if (full && kind == hypervisor::kvm) --f.signature_count;
+        if (f.signature_count < features::max_signatures) f.signatures[f.signature_count++] = {kind, base, last, name};
 
-        if (interface != hypervisor::kvm) continue;
+        if (kind != hypervisor::kvm) continue;
         if (last >= base + abi::kvm_features_offset) {
             abi::cpuid_regs const offered = machine.cpuid(base + abi::kvm_features_offset, 0);
             f.kvm_bits = offered.eax;

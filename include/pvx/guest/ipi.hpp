@@ -14,6 +14,8 @@ namespace pvx::inline v0::guest {
 /// A set of APIC ids that one hypercall can name: a 128-bit map above a lowest id. It grows in both directions.
 class ipi_window {
 public:
+    constexpr ipi_window() {}  // not defaulted: see strong_integer
+
     constexpr bool empty() const { return (low_ | high_) == 0; }
     constexpr uint32_t count() const { return popcount(low_) + popcount(high_); }
     /// Exactly one id: bit 0 is always the lowest one.

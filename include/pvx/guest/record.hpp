@@ -16,7 +16,7 @@ namespace pvx::inline v0::guest {
 template <msr_policy Machine>
 void withdraw_record(Machine const& machine, uint32_t msr) {
     // Asking the MSR, not a flag of our own, is what makes this right after kexec and idempotent.
-    if ((machine.rdmsr(msr) & abi::kvm_msr_enable) != 0) machine.wrmsr(msr, 0);
+    if ((machine.read_msr(msr) & abi::kvm_msr_enable) != 0) machine.write_msr(msr, 0);
 }
 
 /// Register the record of the calling CPU, which is `cpu`: withdraw an earlier one, open the memory to the host where
@@ -34,14 +34,16 @@ template <class T, class Machine>
                              is_aligned<uint64_t>(reinterpret_cast<uintptr_t>(record.pointer), alignof(T));
         if (!aligned) return status::misaligned;
 
-        if constexpr (sharing_policy<Machine, T>) {
+        if constexpr (requires { machine.share(record); }) {
+            // A share() that is not quite one must not be taken for none: the page would stay private.
+            static_assert(sharing_policy<Machine, T>);
             status const opened = machine.share(record);
             if (opened != status::ok) return opened;
         }
         // Plain stores: the host does not know the record yet. Opening memory may have changed what it holds, so zero
         // last.
         *record.pointer = T{};
-        machine.wrmsr(msr, record.address.value | abi::kvm_msr_enable);
+        machine.write_msr(msr, record.address.value | abi::kvm_msr_enable);
         return status::ok;
     }
 

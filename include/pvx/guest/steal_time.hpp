@@ -48,8 +48,9 @@ public:
     PVX_ENTRY_INLINE bool read_bounded(cpu_index cpu, nanoseconds& out, uint32_t attempts = default_attempts) const {
         abi::kvm_steal_time& page = *machine_.template record<abi::kvm_steal_time>(cpu).pointer;
         uint64_t steal = 0;
-        bool const consistent = seqcount_read_bounded(machine_, page.version, attempts,
-                                                      [&] { steal = machine_.ref(page.steal).load(order::relaxed); });
+        bool const consistent = seqcount_read_bounded(machine_, page.version, attempts, [&]() PVX_ENTRY_LAMBDA {
+            steal = machine_.ref(page.steal).load(order::relaxed);
+        });
         if (consistent) out = nanoseconds{steal};
         return consistent;
     }

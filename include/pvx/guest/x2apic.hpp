@@ -27,14 +27,14 @@ public:
     /// Send a command to one CPU. Earlier stores of the caller are visible to it when the interrupt arrives.
     void send(apic_id destination, abi::apic_command command) const {
         if (fence_icr_) machine_.fence_before_wrmsr();
-        machine_.wrmsr(abi::apic_msr(abi::apic_reg::icr_low), abi::x2apic_icr(destination, command));
+        machine_.write_msr(abi::apic_msr(abi::apic_reg::icr_low), abi::x2apic_icr(destination, command));
     }
 
     /// Send a fixed interrupt to the calling CPU, which needs no fence: a CPU sees its own stores.
-    void send_self(uint8_t vector) const { machine_.wrmsr(abi::apic_msr(abi::apic_reg::self_ipi), vector); }
+    void send_self(uint8_t vector) const { machine_.write_msr(abi::apic_msr(abi::apic_reg::self_ipi), vector); }
 
     /// End of interrupt: local, no fence.
-    void end_of_interrupt() const { machine_.wrmsr(abi::apic_msr(abi::apic_reg::eoi), 0); }
+    void end_of_interrupt() const { machine_.write_msr(abi::apic_msr(abi::apic_reg::eoi), 0); }
 
 private:
     [[no_unique_address]] Machine machine_;
@@ -44,7 +44,7 @@ private:
 /// Arm the calling CPU's timer in TSC-deadline mode, in either APIC mode; 0 disarms it. Local, no fence.
 template <msr_policy Machine>
 void arm_tsc_deadline(Machine const& machine, tsc_ticks when) {
-    machine.wrmsr(abi::msr::ia32_tsc_deadline, when.value);
+    machine.write_msr(abi::msr::ia32_tsc_deadline, when.value);
 }
 
 /// Call once after the LVT timer was switched to deadline mode through the xAPIC page: that store can be overtaken by

@@ -19,7 +19,7 @@ outcome reserved_bits_refused(abi::kvm_msr_row const& msr) {
     for (uint32_t n = 0; n < 64; ++n) {
         uint64_t const bit = pvx::bit<uint64_t>(n);
         if ((msr.reserved & bit) == 0) continue;
-        os::fault_info const fault = os::attempt([&] { pvx::arch::wrmsr(msr.index, bit); });
+        os::fault_info const fault = os::attempt([&] { pvx::arch::write_msr(msr.index, bit); });
         if (!fault.raised) {
             (void)os::try_wrmsr(msr.index, before);
             return fail("MSR {:#x} takes reserved bit {}", msr.index, n);
@@ -69,7 +69,7 @@ outcome steal_read_back() {
 outcome absent_msr() {
     // The last of the numbers that KVM reserves for itself, and never used.
     uint64_t value = 0;
-    os::fault_info const fault = os::attempt([&] { value = pvx::arch::rdmsr(0x4b564dff); });
+    os::fault_info const fault = os::attempt([&] { value = pvx::arch::read_msr(0x4b564dff); });
     if (!fault.raised) return fail("reads {:#x} (KVM with ignore_msrs does that)", value);
     return fault.is(os::vector_general_protection) ? pass() : fail("raises vector {}", fault.vector);
 }

@@ -153,7 +153,7 @@ outcome moves_when_registered_again() {
     other = {};
     os::run_on(cpu, [&] {
         // Straight from one page to the other, as a kernel does that was started by kexec.
-        pvx::arch::wrmsr(steal_msr, os::physical_address(&other) | abi::kvm_msr_enable);
+        pvx::arch::write_msr(steal_msr, os::physical_address(&other) | abi::kvm_msr_enable);
         fill(pv::steal_page(cpu), 0x5a);
         block_and_wake();
         changed = first_changed(pv::steal_page(cpu), 0x5a);
@@ -173,7 +173,7 @@ outcome junk_version_becomes_even() {
         abi::kvm_steal_time& page = pv::steal_page(cpu);
         page = {};
         page.version = 0x12345677;  // a guest must zero the page; a host must not depend on it
-        pvx::arch::wrmsr(steal_msr, os::physical_address(&page) | abi::kvm_msr_enable);
+        pvx::arch::write_msr(steal_msr, os::physical_address(&page) | abi::kvm_msr_enable);
         block_and_wake();
         version = version_of(page);
         pv::enable_this_cpu();

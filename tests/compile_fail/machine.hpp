@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// \file
+/// A machine with every role there is, less one requirement: the subject of the tests that must not compile.
+/// Nothing is ever called, so nothing has a body.
+
+#include <pvx/arch/x86_64.hpp>
+#include <pvx/pvx.hpp>
+
+/// What is wrong with the machine. NAME: it has no such member. NAME_type: the member returns something else.
+enum class defect {
+    nothing,
+    cell,
+    ref,
+    ref_type,
+    fence,
+    load,
+    load_type,
+    store,
+    exchange,
+    exchange_type,
+    fetch_or,
+    fetch_and,
+    fetch_add,
+    compare_exchange,
+    compare_exchange_type,
+    cpuid,
+    cpuid_type,
+    read_msr,
+    read_msr_type,
+    write_msr,
+    hypercall,
+    hypercall_type,
+    tsc,
+    tsc_type,
+    clamp_index,
+    clamp_index_type,
+    relax,
+    irq_state,
+    irq_save,
+    irq_save_type,
+    irq_restore,
+    irqs_on,
+    irqs_on_type,
+    halt_irqs_off,
+    enable_and_halt,
+    fence_before_wrmsr,
+    fence_stores,
+    self,
+    self_type,
+    possible_cpus,
+    possible_cpus_type,
+    apic,
+    apic_type,
+    record,
+    record_type,
+    share,
+    share_type,
+    native_ipi,
+};
+
+/// Convertible to everything, and so the kind of result that a check by conversion would let pass.
+struct anything {
+    template <class T>
+    operator T() const;
+};
+
+template <bool Wrong, class T>
+struct result_of {
+    using type = T;
+};
+template <class T>
+struct result_of<true, T> {
+    using type = anything;
+};
+template <defect Is, defect Wrong, class T>
+using result = typename result_of<Is == Wrong, T>::type;
+
+/// The operations on a shared word.
+template <defect D, class T>
+struct reference {
+    result<D, defect::load_type, T> load(pvx::load_order auto) const requires(D != defect::load);
+    void store(T, pvx::store_order auto) const requires(D != defect::store);
+    result<D, defect::exchange_type, T> exchange(T, pvx::rmw_order auto) const requires(D != defect::exchange);
+    T fetch_or(T, pvx::rmw_order auto) const requires(D != defect::fetch_or);
+    T fetch_and(T, pvx::rmw_order auto) const requires(D != defect::fetch_and);
+    T fetch_add(T, pvx::rmw_order auto) const requires(D != defect::fetch_add);
+    result<D, defect::compare_exchange_type, bool> compare_exchange(T&, T, pvx::rmw_order auto,
+                                                                    pvx::load_order auto) const
+        requires(D != defect::compare_exchange);
+};
+
+template <defect D>
+struct cell_member {
+    template <class T>
+    using cell = T;
+};
+template <>
+struct cell_member<defect::cell> {};
+
+template <defect D>
+struct irq_state_member {
+    using irq_state = uint64_t;
+};
+template <>
+struct irq_state_member<defect::irq_state> {};
+
+template <defect D>
+struct machine : cell_member<D>, irq_state_member<D> {
+    template <class T>
+    result<D, defect::ref_type, reference<D, T>> ref(T&) const requires(D != defect::ref);
+    void fence(pvx::fence_order auto) const requires(D != defect::fence);
+
+    result<D, defect::cpuid_type, pvx::abi::cpuid_regs> cpuid(uint32_t, uint32_t) const requires(D != defect::cpuid);
+    result<D, defect::read_msr_type, uint64_t> read_msr(uint32_t) const requires(D != defect::read_msr);
+    void write_msr(uint32_t, uint64_t) const requires(D != defect::write_msr);
+    result<D, defect::hypercall_type, int64_t> hypercall(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t) const
+        requires(D != defect::hypercall);
+    result<D, defect::tsc_type, pvx::tsc_ticks> tsc() const requires(D != defect::tsc);
+    result<D, defect::clamp_index_type, uint32_t> clamp_index(uint32_t, uint32_t) const
+        requires(D != defect::clamp_index);
+    void relax() const requires(D != defect::relax);
+    result<D, defect::irq_save_type, uint64_t> irq_save() const requires(D != defect::irq_save);
+    void irq_restore(uint64_t) const requires(D != defect::irq_restore);
+    result<D, defect::irqs_on_type, bool> irqs_on(uint64_t) const requires(D != defect::irqs_on);
+    void halt_irqs_off() const requires(D != defect::halt_irqs_off);
+    void enable_and_halt(uint64_t) const requires(D != defect::enable_and_halt);
+    void fence_before_wrmsr() const requires(D != defect::fence_before_wrmsr);
+    void fence_stores() const requires(D != defect::fence_stores);
+
+    result<D, defect::self_type, pvx::cpu_index> self() const requires(D != defect::self);
+    result<D, defect::possible_cpus_type, uint32_t> possible_cpus() const requires(D != defect::possible_cpus);
+    result<D, defect::apic_type, pvx::apic_id> apic(pvx::cpu_index) const requires(D != defect::apic);
+    template <class T>
+    result<D, defect::record_type, pvx::shared<T>> record(pvx::cpu_index) const requires(D != defect::record);
+    template <class T>
+    result<D, defect::share_type, pvx::status> share(pvx::shared<T>) const requires(D != defect::share);
+    void native_ipi(pvx::apic_id, pvx::abi::apic_command) const requires(D != defect::native_ipi);
+};

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+// Every class template instantiated with all its members, every function template called, with machines that have only
+// what the component asks for. Compiled twice, with another name for PVX_PART each time, and linked. A template that is
+// not named here is reported by check.sh.
+
+#include "machines.hpp"
+
+// --- base ------------------------------------------------------------------------------------------------------------
+
+template class pvx::builtin_atomic_ref<uint8_t>;
+template class pvx::builtin_atomic_ref<uint32_t>;
+template class pvx::builtin_atomic_ref<uint64_t>;
+template struct pvx::basic_cpu_mask_view<unsigned long>;
+template struct pvx::strong_integer<pvx::cpu_index_tag, uint32_t>;
+template struct pvx::strong_integer<pvx::guest_phys_tag, uint64_t>;
+template struct pvx::shared<uint64_t>;
+
+// --- guest -----------------------------------------------------------------------------------------------------------
+
+template class pvx::guest::steal_time<machines::steal_time>;
+template class pvx::guest::kvm_clock<machines::clock>;
+template class pvx::guest::ipi<machines::ipi>;
+template class pvx::guest::x2apic<machines::x2apic>;
+
+// Functions of this part, external so that all they use is in the object.
+namespace PVX_PART {
+
+uint32_t bit_arithmetic(uint64_t v, uint32_t n) {
+    v ^= pvx::bit<uint64_t>(n) ^ pvx::bit_range<uint64_t>(1, n);
+    v = pvx::is_aligned<uint64_t>(v, 8) ? v : pvx::align_up<uint64_t>(v, 64);
+    uint8_t const byte = pvx::bit<uint8_t>(n);
+    return pvx::popcount(v) + pvx::lowest_bit(v) + pvx::bit_width(v) + pvx::popcount(byte);
+}
+
+// Not by explicit instantiation: clang before 16 then also compiles the members that only a writable mask has.
+uint32_t masks(pvx::const_cpu_mask_view mask) {
+    uint32_t sum = mask.count() + mask.empty() + mask.test(pvx::cpu_index{3});
+    mask.for_each([&](pvx::cpu_index cpu) { sum += cpu.value; });
+    return sum;
+}
+
+bool seqcount(uint32_t& version, uint64_t& field) {
+    archetype::atomics_role const atomics;
+    uint64_t out = 0;
+    auto const copy = [&] { out += atomics.ref(field).load(pvx::order::relaxed); };
+    uint32_t const odd = pvx::seqcount_write_begin(atomics, version);
+    atomics.ref(field).store(out, pvx::order::relaxed);
+    pvx::seqcount_write_end(atomics, version, odd);
+    pvx::seqcount_read(atomics, version, copy, [] { archetype::write_outside(0); });
+    return pvx::seqcount_try_read(atomics, version, copy) && pvx::seqcount_read_bounded(atomics, version, 4, copy);
+}
+
+bool builtin_atomics(uint32_t& word, pvx::builtin_atomics::cell<uint64_t>& cell) {
+    static_assert(pvx::atomics_policy<pvx::builtin_atomics>);
+    pvx::builtin_atomics const atomics;
+    uint32_t found = atomics.ref(word).exchange(1, pvx::order::acq_rel);
+    atomics.fence(pvx::order::seq_cst);
+    atomics.ref(cell).store(found, pvx::order::release);
+    found += atomics.ref(word).fetch_or(2, pvx::order::relaxed) + atomics.ref(word).fetch_and(4, pvx::order::acquire);
+    found += atomics.ref(word).fetch_add(2, pvx::order::release) + atomics.ref(word).load(pvx::order::acquire);
+    return atomics.ref(word).compare_exchange(found, 7, pvx::order::seq_cst, pvx::order::relaxed);
+}
+
+pvx::guest::configuration detect(machines::detection const& machine) {
+    pvx::guest::features const found = pvx::guest::detect_features(machine);
+    (void)pvx::guest::choose_clock_msrs(found);
+    return pvx::guest::configure(found, 2);
+}
+
+pvx::status register_records(machines::registration const& open, machines::private_memory const& closed) {
+    pvx::status const first = pvx::guest::register_record<pvx::abi::kvm_steal_time>(open, pvx::cpu_index{0}, 1);
+    pvx::guest::withdraw_record(open, 1);
+    pvx::status const second = pvx::guest::register_record<pvx::abi::kvm_steal_time>(closed, pvx::cpu_index{0}, 1);
+    return first == pvx::status::ok ? second : first;
+}
+
+const char* words(pvx::status s, pvx::guest::reason r, pvx::guest::hypervisor h) {
+    constexpr pvx::abi::cpuid_name name = pvx::abi::make_cpuid_name("KVMKVMKVM");
+    if (pvx::guest::identify_hypervisor(name) == h) return to_string(h);
+    return s == pvx::status::ok ? to_string(r) : to_string(s);
+}
+
+uint64_t account(pvx::guest::steal_account& account, uint64_t reading, uint64_t elapsed) {
+    return account.charge(pvx::nanoseconds{reading}, pvx::nanoseconds{elapsed}).value;
+}
+
+// The machine base fills every hardware role.
+bool hardware(pvx::arch::x86_64 const& machine, pvx::abi::cpu_vendor vendor) {
+    using base = pvx::arch::x86_64;
+    static_assert(pvx::atomics_policy<base> && pvx::cpuid_policy<base> && pvx::msr_policy<base>);
+    static_assert(pvx::tsc_policy<base> && pvx::index_policy<base> && pvx::irq_policy<base>);
+    static_assert(pvx::halt_policy<base> && pvx::wrmsr_fence_policy<base>);
+
+    base::irq_state const state = machine.irq_save();
+    machine.write_msr(1, machine.read_msr(2) + machine.cpuid(0, machine.clamp_index(3, 4)).eax + machine.tsc().value);
+    machine.fence_before_wrmsr();
+    machine.fence_stores();
+    machine.relax();
+    machine.halt_irqs_off();
+    machine.enable_and_halt(state);
+    machine.irq_restore(state);
+    pvx::guest::order_xapic_deadline_mode(machine);
+    pvx::guest::arm_tsc_deadline(machines::timer{0}, pvx::tsc_ticks{1});
+    auto const instruction = pvx::arch::hypercall_instruction_of(vendor);
+    return pvx::arch::hypercall(instruction, pvx::arch::rdtsc(), 0, 0, 0, 0) == 0;
+}
+
+}  // namespace PVX_PART

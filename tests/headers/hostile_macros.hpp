@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// \file
+/// Words that kernels define as macros before they include pvx, each defined here to something that does not compile.
+/// From Linux (include/linux, arch/x86/include/asm), FreeBSD (sys/cdefs.h, sys/param.h), OSv (bsd/porting), Zephyr
+/// (toolchain, sys/util.h) and Unikraft (uk/essentials.h). A header that uses one as a name is reported with the word.
+///
+/// Not here: words that are keywords or come with the compiler's <stddef.h> (inline, static_assert, offsetof, NULL).
+
+// The compiler defines these two in GNU mode.
+#undef linux
+#undef unix
+#define linux @
+#define unix @
+
+// Linux has these as macros of three arguments: why a machine has read_msr() and write_msr().
+#define rdmsr @
+#define wrmsr @
+
+// Compiler hints and attributes.
+#define likely @
+#define unlikely @
+#define unreachable @
+#define fallthrough @
+#define noinline @
+#define always_inline @
+#define notrace @
+#define noinstr @
+#define asmlinkage @
+#define pure @
+#define noreturn @
+#define __always_inline @
+#define __noinline @
+#define __pure @
+#define __packed @
+#define __aligned @
+#define __align @
+#define __section @
+#define __used @
+#define __unused @
+#define __maybe_unused @
+#define __must_check @
+#define __weak @
+#define __hidden @
+#define __noreturn @
+#define __fallthrough @
+#define __deprecated @
+#define __cold @
+#define __init @
+#define __exit @
+#define __initdata @
+#define __ro_after_init @
+#define __read_mostly @
+#define __percpu @
+#define __user @
+#define __kernel @
+#define __iomem @
+#define __force @
+#define __rcu @
+#define __bitwise @
+#define __dead2 @
+#define __pure2 @
+#define __predict_true @
+#define __predict_false @
+#define __containerof @
+#define __offsetof @
+#define __min_size @
+#define __noinit @
+#define __used_section @
+#define __counted_by @
+
+// Everyday helpers.
+#define min @
+#define max @
+#define umin @
+#define umax @
+#define abs @
+#define swab @
+#define swap @
+#define clamp @
+#define roundup @
+#define rounddown @
+#define howmany @
+#define nitems @
+#define powerof2 @
+#define typecheck @
+#define container_of @
+#define offsetofend @
+#define member2struct @
+#define MIN @
+#define MAX @
+#define CLAMP @
+#define ALIGN @
+#define ALIGN_UP @
+#define ALIGN_DOWN @
+#define ROUND_UP @
+#define ROUND_DOWN @
+#define DIV_ROUND_UP @
+#define ARRAY_SIZE @
+#define CONTAINER_OF @
+#define STRINGIFY @
+#define BIT @
+#define BIT_ULL @
+#define BIT_MASK @
+#define BIT_WORD @
+#define GENMASK @
+#define GENMASK_ULL @
+#define FIELD_GET @
+#define FIELD_PREP @
+#define BITS_PER_LONG @
+#define POPCOUNT @
+#define IS_ENABLED @
+#define IS_POWER_OF_TWO @
+#define PAGE_SIZE @
+#define PAGE_SHIFT @
+#define PAGE_MASK @
+#define TRUE @
+#define FALSE @
+#define BSD @
+#define setbit @
+#define clrbit @
+#define isset @
+#define isclr @
+#define major @
+#define minor @
+#define makedev @
+#define errno @
+#define bytes @
+
+// Memory, printing, breaking.
+#define malloc @
+#define free @
+#define alloca @
+#define bzero @
+#define panic @
+#define trace @
+#define assert @
+#define log @
+#define printf @
+#define printk @
+#define pr_info @
+#define pr_warn @
+#define pr_err @
+#define dprintk @
+#define BUG @
+#define BUG_ON @
+#define WARN @
+#define WARN_ON @
+#define WARN_ON_ONCE @
+#define BUILD_BUG_ON @
+#define BUILD_ASSERT @
+#define KASSERT @
+#define CTASSERT @
+#define MPASS @
+
+// Ordering and sharing.
+#define barrier @
+#define barrier_data @
+#define mb @
+#define rmb @
+#define wmb @
+#define smp_mb @
+#define smp_rmb @
+#define smp_wmb @
+#define smp_load_acquire @
+#define smp_store_release @
+#define smp_store_mb @
+#define dma_rmb @
+#define dma_wmb @
+#define READ_ONCE @
+#define WRITE_ONCE @
+#define ACCESS_ONCE @
+#define xchg @
+#define cmpxchg @
+#define try_cmpxchg @
+#define xadd @
+#define cpu_relax @
+#define nop @
+#define prefetch @
+#define prefetchw @
+#define guard @
+
+// CPUs, time, interrupts.
+#define current @
+#define curthread @
+#define curproc @
+#define curcpu @
+#define smp_processor_id @
+#define raw_smp_processor_id @
+#define this_cpu_read @
+#define this_cpu_write @
+#define per_cpu @
+#define per_cpu_ptr @
+#define for_each_cpu @
+#define for_each_possible_cpu @
+#define for_each_online_cpu @
+#define nr_cpu_ids @
+#define cpu_possible_mask @
+#define cpu_online_mask @
+#define num_possible_cpus @
+#define local_irq_save @
+#define local_irq_restore @
+#define irqs_disabled @
+#define preemptible @
+#define in_nmi @
+#define in_interrupt @
+#define static_branch_likely @
+#define static_branch_unlikely @
+#define alternative @
+#define jiffies @
+#define hz @
+#define HZ @
+#define time_uptime @
+#define udelay @
+#define mdelay @
+#define ndelay @
+#define rdmsrl @
+#define wrmsrl @
+#define rdpmc @
+#define inb @
+#define outb @
+#define readl @
+#define writel @
+
+// Names out of the same manuals that pvx reads.
+#define KVM_SIGNATURE @
+#define KVM_CPUID_SIGNATURE @
+#define KVM_CPUID_FEATURES @
+#define KVM_FEATURE_CLOCKSOURCE @
+#define KVM_FEATURE_STEAL_TIME @
+#define KVM_FEATURE_PV_UNHALT @
+#define KVM_FEATURE_PV_TLB_FLUSH @
+#define KVM_FEATURE_PV_SEND_IPI @
+#define KVM_HINTS_REALTIME @
+#define KVM_STEAL_ALIGNMENT_BITS @
+#define KVM_STEAL_VALID_BITS @
+#define KVM_STEAL_RESERVED_MASK @
+#define KVM_VCPU_PREEMPTED @
+#define KVM_VCPU_FLUSH_TLB @
+#define KVM_MSR_ENABLED @
+#define KVM_HC_KICK_CPU @
+#define KVM_HC_SEND_IPI @
+#define KVM_HYPERCALL @
+#define MSR_KVM_STEAL_TIME @
+#define MSR_KVM_SYSTEM_TIME @
+#define MSR_KVM_SYSTEM_TIME_NEW @
+#define MSR_KVM_WALL_CLOCK_NEW @
+#define MSR_IA32_XSS @
+#define MSR_IA32_APICBASE @
+#define MSR_IA32_TSC_DEADLINE @
+#define PVCLOCK_TSC_STABLE_BIT @
+#define PVCLOCK_GUEST_STOPPED @
+#define X86_FEATURE_HYPERVISOR @
+#define X86_FEATURE_X2APIC @
+#define X86_CR0_WP @
+#define X86_EFLAGS_IF @
+#define X86_VENDOR_AMD @
+#define X86_VENDOR_INTEL @
+#define XFEATURE_MASK_YMM @
+#define XSTATE_COMPACTION_ENABLED @
+#define CR0_WP @
+#define APIC_ICR @
+#define APIC_EOI @
+#define APIC_DM_NMI @
+#define NMI_VECTOR @

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+// Each hot path in an external function of its own. Nothing here may need a symbol, not even memcpy or memset.
+
+#include "machines.hpp"
+
+bool hot_seqcount_try_read(uint32_t& version, uint64_t& field, uint64_t& out) {
+    pvx::builtin_atomics const atomics;
+    return pvx::seqcount_try_read(atomics, version, [&] { out = atomics.ref(field).load(pvx::order::relaxed); });
+}
+
+void hot_seqcount_write(uint32_t& version, uint64_t& field, uint64_t value) {
+    pvx::builtin_atomics const atomics;
+    uint32_t const odd = pvx::seqcount_write_begin(atomics, version);
+    atomics.ref(field).store(value, pvx::order::relaxed);
+    pvx::seqcount_write_end(atomics, version, odd);
+}
+
+uint64_t hot_steal_read(machines::components const& with, uint32_t cpu) {
+    return with.steal_time_.read(pvx::cpu_index{cpu}).value;
+}
+
+bool hot_steal_preempted(machines::components const& with, uint32_t cpu) {
+    return with.steal_time_.preempted(pvx::cpu_index{cpu});
+}
+
+uint64_t hot_steal_charge(pvx::guest::steal_account& account, uint64_t reading, uint64_t elapsed) {
+    return account.charge(pvx::nanoseconds{reading}, pvx::nanoseconds{elapsed}).value;
+}
+
+uint64_t hot_clock_now(machines::components& with) { return with.clock_.now().value; }
+
+uint32_t hot_ipi_send(machines::components const& with, unsigned long* words, uint32_t bits, uint32_t command) {
+    return with.ipi_.send(pvx::cpu_mask_view{words, bits}, pvx::abi::apic_command{command});
+}
+
+void hot_x2apic_send(machines::components const& with, uint32_t id, uint32_t command) {
+    with.x2apic_.send(pvx::apic_id{id}, pvx::abi::apic_command{command});
+}
+
+void hot_x2apic_local(machines::components const& with, uint8_t vector) {
+    with.x2apic_.send_self(vector);
+    with.x2apic_.end_of_interrupt();
+}
+
+void hot_arm_tsc_deadline(machines::kernel const& machine, uint64_t when) {
+    pvx::guest::arm_tsc_deadline(machine, pvx::tsc_ticks{when});
+}
