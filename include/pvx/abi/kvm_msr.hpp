@@ -12,7 +12,7 @@ namespace pvx::inline v0::abi {
 struct kvm_msr_row {
     uint32_t index;     ///< MSR number.
     kvm_feature gate;   ///< The feature without which the MSR does not exist.
-    uint64_t reserved;  ///< Bits that give #GP if set; 0 where KVM takes any value.
+    uint64_t reserved;  ///< Bits that fault if set; 0 where KVM takes any value.
 };
 
 namespace kvm_msr {

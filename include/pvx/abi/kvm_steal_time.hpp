@@ -20,7 +20,8 @@ struct alignas(64) kvm_steal_time {
     uint8_t pad8[3];
     uint32_t pad32[11];
 };
-static_assert(sizeof(kvm_steal_time) == 64 && alignof(kvm_steal_time) == 64);
+static_assert(sizeof(kvm_steal_time) == 64);
+static_assert(alignof(kvm_steal_time) == 64);
 static_assert(offsetof(kvm_steal_time, steal) == 0);
 static_assert(offsetof(kvm_steal_time, version) == 8);
 static_assert(offsetof(kvm_steal_time, flags) == 12);

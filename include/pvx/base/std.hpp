@@ -3,7 +3,7 @@
 
 /// \file
 /// The few names of the C++ standard library that pvx needs, over compiler builtins. pvx includes no standard
-/// library header: <atomic> and <limits> do not compile under -mgeneral-regs-only with every library, and kernels
+/// library header: `<atomic>` and `<limits>` do not compile under -mgeneral-regs-only with every library, and kernels
 /// bring a `std` of their own.
 
 #include <stddef.h>
