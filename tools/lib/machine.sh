@@ -59,11 +59,13 @@ partial_line=''
 next_event() {
     local left status
     while :; do
-        left=$((deadline - $(now_ms)))
+        # No $(...) in this loop: a signal to our process group would end the subshell first, and leave a syntax error.
+        left=$((deadline - 10#${EPOCHREALTIME/[.,]/} / 1000))
         if ((left <= 0)); then ended=timeout && return 1; fi
         if ((left > 500)); then left=500; fi
         status=0
-        IFS= read -r -t "$(printf '%d.%03d' $((left / 1000)) $((left % 1000)))" -u "$events" line || status=$?
+        printf -v left '%d.%03d' $((left / 1000)) $((left % 1000))
+        IFS= read -r -t "$left" -u "$events" line || status=$?
         line=$partial_line$line
         partial_line=''
         if ((status == 0)); then line=${line%$'\r'} && return 0; fi
