@@ -67,10 +67,15 @@ pvx::guest::configuration detect(machines::detection const& machine) {
     return pvx::guest::configure(found, 2);
 }
 
+static_assert(sizeof(pvx::guest::detail::may_have_two_shares<machines::private_memory>) != 0);
+static_assert(pvx::guest::names_share<machines::private_memory> && !pvx::guest::names_share<machines::registration>);
+
 pvx::status register_records(machines::registration const& open, machines::private_memory const& closed) {
-    pvx::status const first = pvx::guest::register_record<pvx::abi::kvm_steal_time>(open, pvx::cpu_index{0}, 1);
+    auto const zero = [](pvx::abi::kvm_steal_time& page) { page.steal = 0; };
+    pvx::status const first = pvx::guest::register_record<pvx::abi::kvm_steal_time>(open, pvx::cpu_index{0}, 1, zero);
     pvx::guest::withdraw_record(open, 1);
-    pvx::status const second = pvx::guest::register_record<pvx::abi::kvm_steal_time>(closed, pvx::cpu_index{0}, 1);
+    pvx::status const second =
+        pvx::guest::register_record<pvx::abi::kvm_steal_time>(closed, pvx::cpu_index{0}, 1, zero);
     return first == pvx::status::ok ? second : first;
 }
 

@@ -123,6 +123,79 @@ TEST_CASE("With the stable flag each CPU's own time is given out as it is", "[gu
     CHECK(c.now() == nanoseconds{999});
 }
 
+TEST_CASE("A host that sets its stable flag later does not undercut a time that was given out before",
+          "[guest][clock]") {
+    two_clocks t;
+    t.records[0].system_time = 1000;
+    kvm_clock c(fake_machine{t.state}, new_msrs, true);
+    CHECK(c.now() == nanoseconds{1000});
+    for (auto& r : t.records) {
+        r.system_time = 950;
+        r.flags = pvx::abi::pvclock_tsc_stable;
+        r.version += 2;
+    }
+    t.state.self = cpu_index{1};
+    CHECK(c.now() == nanoseconds{1000});
+}
+
+TEST_CASE("A host that takes its stable flag back is the stated limit: what was given out before is not written down",
+          "[guest][clock]") {
+    two_clocks t;
+    for (auto& r : t.records) r.flags = pvx::abi::pvclock_tsc_stable;
+    t.records[0].system_time = 1000;
+    kvm_clock c(fake_machine{t.state}, new_msrs, true);
+    CHECK(c.now() == nanoseconds{1000});
+    t.records[1].flags = 0;
+    t.records[1].system_time = 990;
+    t.state.self = cpu_index{1};
+    CHECK(c.now() == nanoseconds{990});
+}
+
+TEST_CASE("A record that the host has not filled in gives no time", "[guest][clock]") {
+    two_clocks t;
+    t.records[0] = {};
+    t.tsc = 12345;
+    kvm_clock c(fake_machine{t.state}, new_msrs, true);
+    nanoseconds last{7};
+    CHECK_FALSE(c.now_bounded(last));
+    CHECK(last == nanoseconds{7});
+}
+
+namespace {
+
+/// Another CPU wins every race for a word: each compare-and-swap finds it a little higher.
+struct losing_ref : pvx::builtin_atomic_ref<uint64_t> {
+    uint64_t* word;
+    unsigned* attempts;
+
+    losing_ref(uint64_t& w, unsigned& a) : builtin_atomic_ref(w), word(&w), attempts(&a) {}
+    bool compare_exchange(uint64_t& found, uint64_t, pvx::rmw_order auto, pvx::load_order auto) const {
+        ++*attempts;
+        found = ++*word;
+        return false;
+    }
+};
+struct losing_machine : fake_machine {
+    unsigned* attempts;
+
+    losing_machine(fake_state& s, unsigned& a) : fake_machine(s), attempts(&a) {}
+    using fake_machine::ref;
+    losing_ref ref(uint64_t& w) const { return {w, *attempts}; }
+};
+
+}  // namespace
+
+TEST_CASE("The bounded read is bounded too where other CPUs always write the latest time first", "[guest][clock]") {
+    two_clocks t;
+    t.records[0].system_time = 1000;
+    unsigned attempts = 0;
+    kvm_clock c(losing_machine{t.state, attempts}, new_msrs, true);
+    nanoseconds time;
+    REQUIRE(c.now_bounded(time));
+    CHECK(attempts == 1);
+    CHECK(time == nanoseconds{1});  // what the other CPU wrote: newer than anything before this call
+}
+
 TEST_CASE("A stable flag that the host does not offer is not believed", "[guest][clock]") {
     two_clocks t;
     for (auto& r : t.records) r.flags = pvx::abi::pvclock_tsc_stable;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include <pvx/guest/steal_time.hpp>
 
+#include <pvx/abi/kvm_clock.hpp>
+
 #include <cstring>
 
 #include "support/catch.hpp"
@@ -113,6 +115,36 @@ TEST_CASE("Private memory is opened to the host, then zeroed, then announced", "
     CHECK(all_zero(t.pages[0]));
 }
 
+namespace {
+
+struct share_not_const : fake_machine {
+    template <class T>
+    status share(pvx::shared<T>);
+};
+struct share_by_reference : fake_machine {
+    template <class T>
+    status share(pvx::shared<T>&) const;
+};
+struct share_of_two_arguments : fake_machine {
+    status share(void*, uint64_t) const;
+};
+struct share_of_one_record : fake_machine {
+    status share(pvx::shared<kvm_steal_time>) const;
+};
+
+}  // namespace
+
+TEST_CASE("A share() that is not quite right is noticed by its name, and not taken for none", "[guest][steal_time]") {
+    STATIC_REQUIRE_FALSE(names_share<fake_machine>);
+    STATIC_REQUIRE(names_share<pvx_test::private_machine>);
+    STATIC_REQUIRE(names_share<share_not_const>);
+    STATIC_REQUIRE(names_share<share_by_reference>);
+    STATIC_REQUIRE(names_share<share_of_two_arguments>);
+    STATIC_REQUIRE(names_share<share_of_one_record>);
+    STATIC_REQUIRE_FALSE(sharing_policy<share_not_const, kvm_steal_time>);
+    STATIC_REQUIRE_FALSE(sharing_policy<share_of_one_record, pvx::abi::pvclock_vcpu_time_info>);
+}
+
 TEST_CASE("Memory that cannot be opened to the host is never announced", "[guest][steal_time]") {
     two_cpus t;
     status answer = status::not_shared;
@@ -167,18 +199,38 @@ TEST_CASE("What was stolen is charged exactly where it fits into the time that p
     CHECK(account.charge(nanoseconds{1017}, nanoseconds{10}) == nanoseconds{10});
 }
 
-TEST_CASE("A little more than the time that passed is carried over, not lost", "[guest][steal_account]") {
+TEST_CASE("More than the time that passed is carried over, not lost", "[guest][steal_account]") {
     steal_account account(nanoseconds{0});
     CHECK(account.charge(nanoseconds{15}, nanoseconds{10}) == nanoseconds{10});
     CHECK(account.charge(nanoseconds{15}, nanoseconds{10}) == nanoseconds{5});
     CHECK(account.charge(nanoseconds{15}, nanoseconds{10}) == nanoseconds{0});
 }
 
-TEST_CASE("A jump of the host's counter is not charged for ever after", "[guest][steal_account]") {
+TEST_CASE("A preemption between the caller's look at the clock and at its steal time is charged in full",
+          "[guest][steal_account]") {
+    constexpr uint64_t ms = 1000000;
     steal_account account(nanoseconds{0});
-    CHECK(account.charge(nanoseconds{1000000}, nanoseconds{10}) == nanoseconds{10});
-    CHECK(account.charge(nanoseconds{1000000}, nanoseconds{10}) == nanoseconds{0});
-    CHECK(account.charge(nanoseconds{1000003}, nanoseconds{10}) == nanoseconds{3});
+    uint64_t charged = account.charge(nanoseconds{100 * ms}, nanoseconds{1 * ms}).value;
+    charged += account.charge(nanoseconds{100 * ms}, nanoseconds{101 * ms}).value;
+    CHECK(charged == 100 * ms);
+}
+
+TEST_CASE("A preemption between the looks in the other order is made up by the ticks that follow",
+          "[guest][steal_account]") {
+    constexpr uint64_t ms = 1000000;
+    steal_account account(nanoseconds{0});
+    uint64_t charged = account.charge(nanoseconds{0}, nanoseconds{101 * ms}).value;
+    for (unsigned tick = 0; tick < 100; ++tick)
+        charged += account.charge(nanoseconds{100 * ms}, nanoseconds{1 * ms}).value;
+    CHECK(charged == 100 * ms);
+}
+
+TEST_CASE("A jump of the host's counter is not charged for ever after", "[guest][steal_account]") {
+    constexpr uint64_t jump = 10 * steal_account::max_carry;
+    steal_account account(nanoseconds{0});
+    CHECK(account.charge(nanoseconds{jump}, nanoseconds{10}) == nanoseconds{10});
+    CHECK(account.charge(nanoseconds{jump}, nanoseconds{10}) == nanoseconds{0});
+    CHECK(account.charge(nanoseconds{jump + 3}, nanoseconds{10}) == nanoseconds{3});
 }
 
 TEST_CASE("A counter that goes back is a new baseline and charges nothing", "[guest][steal_account]") {

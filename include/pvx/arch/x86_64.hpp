@@ -3,7 +3,8 @@
 
 /// \file
 /// x86-64: the only inline assembly of pvx, and `arch::x86_64`, a ready base for a machine object. For ring 0, guest or
-/// host. Each statement is volatile and, where it can make another side act, a compiler barrier.
+/// host. It is written for both assembler dialects (-masm=intel). Each statement is volatile and, where it can make
+/// another side act, a compiler barrier.
 
 #if !defined(__x86_64__)
 #error "pvx/arch/x86_64.hpp is for x86-64 only"
@@ -60,7 +61,7 @@ PVX_ALWAYS_INLINE void mfence_lfence() { __asm__ volatile("mfence; lfence" ::: "
 /// RFLAGS. The red zone is not touched: a kernel has none, and a host-side test does not call this.
 PVX_ALWAYS_INLINE uint64_t read_rflags() {
     uint64_t flags;
-    __asm__ volatile("pushfq; popq %0" : "=r"(flags)::"memory");
+    __asm__ volatile("pushfq; pop{q %0| %0}" : "=r"(flags)::"memory");
     return flags;
 }
 
@@ -89,7 +90,7 @@ PVX_ALWAYS_INLINE int64_t hypercall(hypercall_instruction instruction, uint64_t 
 /// i if i < n, else 0, by a data dependency that speculation cannot bypass: the mask comes from the borrow of i - n.
 PVX_ALWAYS_INLINE uint32_t clamp_index(uint32_t i, uint32_t n) {
     uint32_t mask;
-    __asm__ volatile("cmp %2, %1; sbb %0, %0" : "=r"(mask) : "r"(i), "r"(n) : "cc");
+    __asm__ volatile("cmp{l %2, %1| %1, %2}; sbb{l %0, %0| %0, %0}" : "=r"(mask) : "r"(i), "r"(n) : "cc");
     return i & mask;
 }
 

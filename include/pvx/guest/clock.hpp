@@ -3,7 +3,7 @@
 
 /// \file
 /// The KVM clock, the guest's half: nanoseconds that go on over migration, the wall clock, and the TSC's rate.
-/// Reading is lock-free; now() is monotonic over all CPUs. [kvm-msr]
+/// Reading is lock-free; now() is monotonic over all CPUs, with one limit that it states. [kvm-msr]
 
 #include <pvx/abi/kvm_clock.hpp>
 #include <pvx/base/seqcount.hpp>
@@ -51,26 +51,44 @@ public:
     kvm_clock& operator=(kvm_clock const&) = delete;
 
     /// Register the record of the calling CPU, which is `cpu`. \return see register_record().
+    /// \pre where memory is private by default: nothing on this CPU, NMI and tracers included, reads the clock until
+    /// this returns, since opening the record may leave anything in it.
     status enable(cpu_index cpu) const {
-        return register_record<abi::pvclock_vcpu_time_info>(machine_, cpu, msrs_.system_time);
+        return register_record<abi::pvclock_vcpu_time_info>(
+            machine_, cpu, msrs_.system_time, [&](abi::pvclock_vcpu_time_info& record) {
+                (void)seqcount_write_begin(machine_, record.version);
+                machine_.ref(record.tsc_timestamp).store(0, order::relaxed);
+                machine_.ref(record.system_time).store(0, order::relaxed);
+                machine_.ref(record.tsc_to_system_mul).store(0, order::relaxed);
+                machine_.ref(record.tsc_shift).store(0, order::relaxed);
+                machine_.ref(record.flags).store(0, order::relaxed);
+                record.pad0 = 0;
+                for (uint8_t& pad : record.pad) pad = 0;
+                // order: release [seq-even] zeros before version 0, where the host begins
+                machine_.ref(record.version).store(0, order::release);
+            });
     }
 
     /// Withdraw the record of the calling CPU: before it goes offline, before kexec, reboot and suspend, in a crash.
     void disable() const { withdraw_record(machine_, msrs_.system_time); }
 
-    /// Nanoseconds since an arbitrary start: never less than any CPU was given before. On the stable path, no shared
-    /// line is written. \pre the calling CPU's record is registered.
+    /// Nanoseconds since an arbitrary start: never less than any CPU was given before this call began, unless the host
+    /// took its stable flag back in between: times given out while it stood are not written down, since that would cost
+    /// a shared line for each. Where the flag stands, no shared line is written.
+    ///
+    /// \pre the calling CPU's record is registered, and the caller cannot migrate.
     nanoseconds now() {
         clock_sample sample;
         while (!sample_bounded(machine_.self(), sample)) machine_.relax();
-        return sample.stable ? sample.time : latest(sample.time);
+        return latest(sample);
     }
 
-    /// The same without waiting; false: no consistent record was had, `out` is unchanged. For NMI and tracers.
+    /// The same without waiting; false: no consistent record was had, or none that the host has filled in, `out` is
+    /// unchanged. For NMI and tracers.
     PVX_ENTRY_INLINE bool now_bounded(nanoseconds& out, uint32_t attempts = default_attempts) {
         clock_sample sample;
         if (!sample_bounded(machine_.self(), sample, attempts)) return false;
-        out = sample.stable ? sample.time : latest(sample.time);
+        out = latest(sample);
         return true;
     }
 
@@ -90,7 +108,7 @@ public:
             // Inside the counter: a vCPU that moves between the record and the TSC would mix two CPUs.
             tsc = machine_.tsc().value;
         });
-        if (!consistent) return false;
+        if (!consistent || mul == 0) return false;  // no rate: the host has not been here yet
         // A TSC below the timestamp is skew between CPUs: no time has passed, rather than 584 years.
         uint64_t const passed = tsc - timestamp;
         tsc_ticks const delta{(passed >> 63) == 0 ? passed : 0};
@@ -115,8 +133,10 @@ public:
     }
 
     /// Nanoseconds from 1970 to the moment when this clock was zero: add now() for the time of day. One exit. `scratch`
-    /// is 4-byte aligned memory that the host can write, not across a page; it is free again on return.
-    /// \return misaligned, or no_answer if the host left it empty.
+    /// is 4-byte aligned memory that the host can write (where memory is private, opened to it), not across a page; it
+    /// is free again on return. No local variable: the compiler need not know that an address is one.
+    ///
+    /// \return no_record, misaligned, or no_answer if the host left it empty.
     status wall_clock_at_zero(shared<abi::pvclock_wall_clock> scratch, nanoseconds& out) const {
         if (scratch.pointer == nullptr || scratch.address.value == 0) return status::no_record;
         if (!is_aligned<uint64_t>(scratch.address.value, alignof(abi::pvclock_wall_clock))) return status::misaligned;
@@ -135,13 +155,15 @@ public:
     }
 
 private:
-    // The larger of `time` and the latest time given out. Relaxed throughout: one word, so coherence alone makes it
-    // rise, and a CPU that was told of an earlier reading sees that value or a later one.
-    PVX_ENTRY_INLINE nanoseconds latest(nanoseconds time) {
+    // The larger of the sample and the latest time that was written down. Relaxed throughout: one word, so coherence
+    // alone makes it rise, and a CPU that was told of an earlier reading sees that value or a later one.
+    PVX_ENTRY_INLINE nanoseconds latest(clock_sample const& sample) {
         auto const last = machine_.ref(last_);
         uint64_t seen = last.load(order::relaxed);
-        while (seen < time.value)
-            if (last.compare_exchange(seen, time.value, order::relaxed, order::relaxed)) return time;
+        if (sample.time.value <= seen) return nanoseconds{seen};
+        // One attempt: a time that another CPU wrote meanwhile is as good as ours, since this call had begun.
+        if (sample.stable || last.compare_exchange(seen, sample.time.value, order::relaxed, order::relaxed))
+            return sample.time;
         return nanoseconds{seen};
     }
 

@@ -31,10 +31,28 @@ concept record_policy = requires(M const m, cpu_index cpu, T* pointer) {
 };
 
 /// An optional ability beside record_policy: memory is private by default (SEV, TDX) and must be opened to the host.
-/// Axiom: after `ok` the host can read and write the record. What the record holds is then undefined.
+/// Axiom: after `ok` the host can read and write the record, and what it holds is undefined. Called each time that a
+/// CPU comes up, so it does nothing the second time; records of other CPUs, which may lie in the same page, keep what
+/// they hold.
 template <class M, class T>
 concept sharing_policy = requires(M const m, shared<T> record) {
     { m.share(record) } -> same_as<status>;  // share(record) opens the memory of the record to the host
+};
+
+namespace detail {
+struct has_share {
+    int share;
+};
+template <class M>
+struct may_have_two_shares : M, has_share {};
+}  // namespace detail
+
+/// The machine has a member of the name `share`, of whatever form: then it must meet sharing_policy, since one that is
+/// not quite right, and so never called, would leave the memory private. (The name is there if it is ambiguous beside
+/// another.) A machine that is `final` is asked for the right form only.
+template <class M>
+concept names_share = !__is_final(M) && !requires {
+    &detail::may_have_two_shares<M>::share;
 };
 
 /// Interrupts between CPUs without paravirtual help.

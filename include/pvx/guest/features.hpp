@@ -105,20 +105,19 @@ constexpr features detect_features(Machine const& machine) {
         // a signature only where a hypervisor must have one.
         if (kind == hypervisor::unknown && (base != abi::cpuid_leaf::hypervisor_first || name == abi::cpuid_name{}))
             continue;
-        // KVM before 2010 left the last leaf 0 and meant base + 1.
-        bool const old_kvm = kind == hypervisor::kvm && regs.eax == 0;
-        uint32_t const last = old_kvm ? base + abi::kvm_features_offset : regs.eax;
+        // Every KVM has its features leaf, whatever it gives as the last one: old ones gave 0.
+        uint32_t const features_leaf = base + abi::kvm_features_offset;
+        bool const too_low = kind == hypervisor::kvm && regs.eax < features_leaf;
+        uint32_t const last = too_low ? features_leaf : regs.eax;
         // A full table loses what was found last, but never KVM's, on which everything else depends.
         bool const full = f.signature_count == features::max_signatures;
         if (full && kind == hypervisor::kvm) --f.signature_count;
         if (f.signature_count < features::max_signatures) f.signatures[f.signature_count++] = {kind, base, last, name};
 
         if (kind != hypervisor::kvm) continue;
-        if (last >= base + abi::kvm_features_offset) {
-            abi::cpuid_regs const offered = machine.cpuid(base + abi::kvm_features_offset, 0);
-            f.kvm_bits = offered.eax;
-            f.kvm_hints = offered.edx;
-        }
+        abi::cpuid_regs const offered = machine.cpuid(features_leaf, 0);
+        f.kvm_bits = offered.eax;
+        f.kvm_hints = offered.edx;
         break;
     }
     return f;

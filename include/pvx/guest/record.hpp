@@ -20,31 +20,30 @@ void withdraw_record(Machine const& machine, uint32_t msr) {
 }
 
 /// Register the record of the calling CPU, which is `cpu`: withdraw an earlier one, open the memory to the host where
-/// it is private, zero it, tell the host. \return no_record, misaligned, or what the machine's share() said; then
-/// nothing was registered. \pre nobody reads the record until this returns.
-template <class T, class Machine>
-    requires msr_policy<Machine> && record_policy<Machine, T> status register_record(Machine const& machine,
-                                                                                     cpu_index cpu, uint32_t msr) {
-        withdraw_record(machine, msr);
+/// it is private, zero it by `zero(record)`, tell the host. `zero` uses the atomics policy: other CPUs may look at the
+/// record of a CPU that comes up again.
+///
+/// \return no_record, misaligned, or what the machine's share() said; then nothing is registered.
+template <class T, msr_policy Machine, class Zero>
+    requires(record_policy<Machine, T>)
+status register_record(Machine const& machine, cpu_index cpu, uint32_t msr, Zero&& zero) {
+    if constexpr (names_share<Machine>) static_assert(sharing_policy<Machine, T>);
+    withdraw_record(machine, msr);
 
-        shared<T> const record = machine.template record<T>(cpu);
-        if (record.pointer == nullptr) return status::no_record;
-        // The alignment of T is chosen so that an aligned record cannot cross a page.
-        bool const aligned = is_aligned<uint64_t>(record.address.value, alignof(T)) &&
-                             is_aligned<uint64_t>(reinterpret_cast<uintptr_t>(record.pointer), alignof(T));
-        if (!aligned) return status::misaligned;
+    shared<T> const record = machine.template record<T>(cpu);
+    if (record.pointer == nullptr) return status::no_record;
+    // The alignment of T is chosen so that an aligned record cannot cross a page.
+    bool const aligned = is_aligned<uint64_t>(record.address.value, alignof(T)) &&
+                         is_aligned<uint64_t>(reinterpret_cast<uintptr_t>(record.pointer), alignof(T));
+    if (!aligned) return status::misaligned;
 
-        if constexpr (requires { machine.share(record); }) {
-            // A share() that is not quite one must not be taken for none: the page would stay private.
-            static_assert(sharing_policy<Machine, T>);
-            status const opened = machine.share(record);
-            if (opened != status::ok) return opened;
-        }
-        // Plain stores: the host does not know the record yet. Opening memory may have changed what it holds, so zero
-        // last.
-        *record.pointer = T{};
-        machine.write_msr(msr, record.address.value | abi::kvm_msr_enable);
-        return status::ok;
+    if constexpr (sharing_policy<Machine, T>) {
+        status const opened = machine.share(record);
+        if (opened != status::ok) return opened;
     }
+    zero(*record.pointer);  // last: opening memory may have changed what it holds
+    machine.write_msr(msr, record.address.value | abi::kvm_msr_enable);
+    return status::ok;
+}
 
 }  // namespace pvx::inline v0::guest

@@ -25,11 +25,24 @@ public:
     /// Register the page of the calling CPU, which is `cpu`; again after the page moved or the CPU came back.
     /// \return see register_record().
     status enable(cpu_index cpu) const {
-        return register_record<abi::kvm_steal_time>(machine_, cpu, abi::kvm_msr::steal_time.index);
+        return register_record<abi::kvm_steal_time>(machine_, cpu, abi::kvm_msr::steal_time.index,
+                                                    [&](abi::kvm_steal_time& page) {
+                                                        (void)seqcount_write_begin(machine_, page.version);
+                                                        machine_.ref(page.steal).store(0, order::relaxed);
+                                                        machine_.ref(page.flags).store(0, order::relaxed);
+                                                        machine_.ref(page.preempted).store(0, order::relaxed);
+                                                        for (uint8_t& pad : page.pad8) pad = 0;
+                                                        for (uint32_t& pad : page.pad32) pad = 0;
+                                                        // order: release [seq-even] zeros before version 0, where the
+                                                        // host begins
+                                                        machine_.ref(page.version).store(0, order::release);
+                                                    });
     }
 
     /// Withdraw the page of the calling CPU: before it goes offline, before kexec, reboot and suspend, in a crash.
     void disable() const { withdraw_record(machine_, abi::kvm_msr::steal_time.index); }
+
+    // \pre of what follows: `cpu` has a record, that is a pointer which is not null.
 
     /// Nanoseconds for which `cpu` wanted to run and did not, since the host began to count. As the host tells it: it
     /// may jump, also back, over a migration; steal_account makes that harmless. Waits while the host is in an update,
@@ -71,26 +84,23 @@ private:
 /// survive any jump of the host's counter. Plain state of the CPU's scheduler; not shared.
 class steal_account {
 public:
+    /// What is carried over at most. A vCPU that is preempted between the caller's look at the clock and at its steal
+    /// time finds far more stolen than passed; a step beyond this is no steal but a new baseline (migration, restore,
+    /// host suspend), which would otherwise be charged as full steal for as long as it is large.
+    static constexpr uint64_t max_carry = 1000000000;
+
     constexpr explicit steal_account(nanoseconds reading) : charged_(reading.value) {}
 
-    /// The part of the `elapsed` time since the last call that was stolen, given the reading now.
-    /// A little more than `elapsed` is carried over to the next call. A step back, or one of at least twice `elapsed`,
-    /// is no steal but a new baseline (migration, restore, host suspend): without that, one jump would be charged as
-    /// full steal for as long as it is large.
+    /// The part of the `elapsed` time since the last call that was stolen, given the reading now. What exceeds
+    /// `elapsed` is carried over to the next call, up to max_carry. A step back charges nothing, one beyond max_carry
+    /// `elapsed`.
     constexpr nanoseconds charge(nanoseconds reading, nanoseconds elapsed) {
         uint64_t const delta = reading.value - charged_;
-        if (delta <= elapsed.value) {
-            charged_ = reading.value;
-            return nanoseconds{delta};
-        }
-        if (elapsed.value == 0) return nanoseconds{};  // no time has passed: judge with the next reading
-        if (delta - elapsed.value < elapsed.value) {
-            charged_ += elapsed.value;
-            return elapsed;
-        }
-        charged_ = reading.value;
         bool const went_back = (delta >> 63) != 0;
-        return went_back ? nanoseconds{} : elapsed;
+        uint64_t const charge = went_back ? 0 : delta < elapsed.value ? delta : elapsed.value;
+        bool const carried = !went_back && delta - charge <= max_carry;
+        charged_ = carried ? charged_ + charge : reading.value;
+        return nanoseconds{charge};
     }
 
 private:
