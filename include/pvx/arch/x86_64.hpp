@@ -58,7 +58,7 @@ PVX_ALWAYS_INLINE void sti_hlt() { __asm__ volatile("sti; hlt" ::: "memory"); }
 PVX_ALWAYS_INLINE void mfence() { __asm__ volatile("mfence" ::: "memory"); }
 PVX_ALWAYS_INLINE void mfence_lfence() { __asm__ volatile("mfence; lfence" ::: "memory"); }
 
-/// RFLAGS. The red zone is not touched: a kernel has none, and a host-side test does not call this.
+/// RFLAGS. Pushes them, so not for code with a red zone: a kernel has none.
 PVX_ALWAYS_INLINE uint64_t read_rflags() {
     uint64_t flags;
     __asm__ volatile("pushfq; pop{q %0| %0}" : "=r"(flags)::"memory");
