@@ -2,6 +2,7 @@
 
 #include "pv.hpp"
 
+#include "os/attempt.hpp"
 #include "os/command_line.hpp"
 #include "os/job.hpp"
 
@@ -28,6 +29,14 @@ guest::switches user_switches() {
     return s;
 }
 
+/// A host that offers a record and then refuses its MSR must not end the run: `unsupported`.
+template <class F>
+status unless_it_faults(F const& enable) {
+    status result = status::unsupported;
+    (void)os::attempt([&] { result = enable(); });
+    return result;
+}
+
 }  // namespace
 
 void initialise() {
@@ -45,8 +54,10 @@ status clock_status(uint32_t cpu) { return clock_results[cpu]; }
 
 void enable_this_cpu() {
     pvx::cpu_index const self = machine{}.self();
-    steal_results[self.value] = chosen.steal_time ? steal.enable(self) : status::unsupported;
-    clock_results[self.value] = chosen.clock ? clock().enable(self) : status::unsupported;
+    steal_results[self.value] =
+        chosen.steal_time ? unless_it_faults([&] { return steal.enable(self); }) : status::unsupported;
+    clock_results[self.value] =
+        chosen.clock ? unless_it_faults([&] { return clock().enable(self); }) : status::unsupported;
 }
 
 guest::kvm_clock<machine>& clock() {

@@ -15,7 +15,7 @@ void initialise();
 pvx::guest::features const& features();
 pvx::guest::configuration const& configuration();
 
-/// How the records of a CPU were registered; `unsupported` where the feature is off.
+/// How the records of a CPU were registered; `unsupported` where the feature is off or its MSR faults.
 pvx::status steal_status(uint32_t cpu);
 pvx::status clock_status(uint32_t cpu);
 

@@ -17,6 +17,7 @@ __extension__ using wide = unsigned __int128;
 
 constinit uint64_t the_tsc_hz = 0;
 constinit string_view the_source;
+constinit bool the_source_is_sure = true;
 constinit uint64_t boot_tsc = 0;
 // ns = ticks * ns_multiplier >> 32, and ticks = us * us_multiplier >> 32.
 constinit uint64_t ns_multiplier = 0;
@@ -173,8 +174,10 @@ void find_tsc_hz() {
     if ((the_tsc_hz = hz_from_hypervisor_leaf()) != 0) return;
     for (reference const& r : references) {
         the_source = r.name;
+        the_source_is_sure = r.start != apic_start;
         if ((the_tsc_hz = measure(r)) != 0) return;
     }
+    the_source_is_sure = false;
     the_source = "CPUID leaf 0x16, nominal";
     if ((the_tsc_hz = hz_from_base_frequency()) != 0) return;
     the_source = "a guess: nothing here tells time";
@@ -194,6 +197,7 @@ void initialise_clock(uint16_t pm_timer_port) {
 
 uint64_t tsc_hz() { return the_tsc_hz; }
 string_view tsc_hz_source() { return the_source; }
+bool tsc_hz_is_sure() { return the_source_is_sure; }
 
 uint64_t tsc_to_ns(uint64_t ticks) { return static_cast<uint64_t>(wide{ticks} * ns_multiplier >> 32); }
 uint64_t us_to_tsc(uint64_t us) { return static_cast<uint64_t>(wide{us} * us_multiplier >> 32); }

@@ -14,6 +14,8 @@ namespace os {
 uint64_t tsc_hz();
 /// Where that was found: a CPUID leaf, or the timer that it was measured against.
 string_view tsc_hz_source();
+/// It was not guessed from something whose own rate is only assumed.
+bool tsc_hz_is_sure();
 
 /// A number of ticks in nanoseconds, and back.
 uint64_t tsc_to_ns(uint64_t ticks);

@@ -17,8 +17,9 @@ using job_function = void (*)(void*);
 /// In per_cpu.hpp; here for run_on_all().
 uint32_t cpu_count();
 
-/// Enough for anything sensible where 8 vCPUs share 2 CPUs under an emulator.
-inline constexpr uint64_t job_timeout_us = 60'000'000;
+/// Enough for anything sensible where 64 vCPUs share 2 CPUs under an emulator, and less than the time that whoever runs
+/// this guest gives it, so that the report is still seen.
+inline constexpr uint64_t job_timeout_us = 30'000'000;
 
 /// The mailbox of one CPU. See job.cpp for who writes what.
 struct job_slot {

@@ -169,6 +169,28 @@ void bench_ipis() {
                   os::fixed{static_cast<int64_t>(by_icr * 100 / by_call), 2}, targets.count);
 }
 
+/// From a native IPI to the handler of a vCPU that is idle: halted with interrupts on.
+void bench_wake() {
+    char const* const name = "HLT wake: native IPI to handler, one vCPU";
+    if (os::cpu_count() < 2) return print_skip(name, "only one vCPU");
+    machine const m;
+    auto const command = abi::make_apic_command(abi::apic_delivery::fixed, vector);
+    pvx::apic_id const id = m.apic(pvx::cpu_index{os::cpu_count() - 1});
+    os::set_irq_handler(vector, count_arrival);
+    first.count = 0;
+    uint64_t const end = m.tsc().value + os::us_to_tsc(budget_us);
+    while (first.count < max_samples && m.tsc().value < end) {
+        os::delay_us(200);  // let it fall asleep
+        m.ref(arrived).store(0, pvx::order::seq_cst);
+        uint64_t const begin = m.tsc().value;
+        m.native_ipi(id, command);
+        wait_for_arrivals(1);
+        first.add(m.tsc().value - begin);
+    }
+    os::set_irq_handler(vector, nullptr);
+    print_row(name, first);
+}
+
 /// From the kick to the first instruction after the HLT of a vCPU that halts with interrupts off, as a lock waiter
 /// does.
 void bench_kick() {
@@ -221,6 +243,7 @@ void bench_kick() {
 bool bench() {
     bench_exits();
     bench_ipis();
+    bench_wake();
     bench_kick();
     os::print("\n");
     return true;

@@ -5,7 +5,10 @@
 /// One case of the conformance suite: a sentence about the hypervisor, what must be offered for it to mean anything,
 /// and a function that finds out whether it is true.
 
+#include "../../os/attempt.hpp"
+#include "../../os/clock.hpp"
 #include "../../os/format.hpp"
+#include "../../os/trap.hpp"
 #include "../../pv.hpp"
 
 namespace conform {
@@ -53,8 +56,8 @@ struct requirement {
     bool kvm = true;        ///< A KVM signature.
     uint32_t features = 0;  ///< All of these bits are offered.
     uint32_t cpus = 1;      ///< At least so many vCPUs.
-    bool steal = false;     ///< pvx uses steal time.
-    bool clock = false;     ///< pvx uses the clock.
+    bool steal = false;     ///< pvx uses steal time, and every vCPU's page is registered.
+    bool clock = false;     ///< pvx uses the clock, and every vCPU's record is registered.
 };
 
 struct test_case {
@@ -72,6 +75,33 @@ template <uint32_t N>
 constexpr case_list list_of(test_case const (&cases)[N]) {
     return {cases, N};
 }
+
+/// How long a case waits for what must come: long enough for 64 vCPUs on a slow emulator, and a failure only costs it.
+inline constexpr uint64_t patience_us = 5'000'000;
+
+/// What hypercall() returns if the instruction raised an exception.
+inline constexpr int64_t hypercall_faulted = INT64_MIN;
+
+inline int64_t hypercall(uint64_t number, uint64_t a0 = 0, uint64_t a1 = 0, uint64_t a2 = 0, uint64_t a3 = 0) {
+    int64_t result = hypercall_faulted;
+    (void)os::attempt([&] { result = machine{}.hypercall(number, a0, a1, a2, a3); });
+    return result;
+}
+
+/// The version of a record once it is even, or at last an odd one. KVM writes a vCPU's records only while that vCPU
+/// does not run; another host may do so at any time.
+inline uint32_t settled_version(uint32_t& version) {
+    machine const m;
+    uint64_t const end = m.tsc().value + os::us_to_tsc(patience_us / 50);
+    for (;;) {
+        uint32_t const v = m.ref(version).load(pvx::order::acquire);
+        if ((v & 1) == 0 || m.tsc().value > end) return v;
+        m.relax();
+    }
+}
+
+/// The handler of NMIs in all of the suite: one that comes late is no reason to end the run.
+inline void ignore_nmi(os::trap_frame&) {}
 
 extern const case_list msr_cases;
 extern const case_list steal_cases;
