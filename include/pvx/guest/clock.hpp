@@ -55,18 +55,7 @@ public:
     /// this returns, since opening the record may leave anything in it.
     status enable(cpu_index cpu) const {
         return register_record<abi::pvclock_vcpu_time_info>(
-            machine_, cpu, msrs_.system_time, [&](abi::pvclock_vcpu_time_info& record) {
-                (void)seqcount_write_begin(machine_, record.version);
-                machine_.ref(record.tsc_timestamp).store(0, order::relaxed);
-                machine_.ref(record.system_time).store(0, order::relaxed);
-                machine_.ref(record.tsc_to_system_mul).store(0, order::relaxed);
-                machine_.ref(record.tsc_shift).store(0, order::relaxed);
-                machine_.ref(record.flags).store(0, order::relaxed);
-                record.pad0 = 0;
-                for (uint8_t& pad : record.pad) pad = 0;
-                // order: release [seq-even] zeros before version 0, where the host begins
-                machine_.ref(record.version).store(0, order::release);
-            });
+            machine_, cpu, msrs_.system_time, [&](abi::pvclock_vcpu_time_info& record) { clear(record); });
     }
 
     /// Withdraw the record of the calling CPU: before it goes offline, before kexec, reboot and suspend, in a crash.
@@ -155,6 +144,20 @@ public:
     }
 
 private:
+    // Under the counter: an NMI that reads meanwhile has no consistent record, and afterwards one without a rate.
+    void clear(abi::pvclock_vcpu_time_info& record) const {
+        (void)seqcount_write_begin(machine_, record.version);
+        machine_.ref(record.tsc_timestamp).store(0, order::relaxed);
+        machine_.ref(record.system_time).store(0, order::relaxed);
+        machine_.ref(record.tsc_to_system_mul).store(0, order::relaxed);
+        machine_.ref(record.tsc_shift).store(0, order::relaxed);
+        machine_.ref(record.flags).store(0, order::relaxed);
+        record.pad0 = 0;
+        for (uint8_t& pad : record.pad) pad = 0;
+        // order: release [seq-even] zeros before version 0, where the host begins; pairs with seqcount_try_read()
+        machine_.ref(record.version).store(0, order::release);
+    }
+
     // The larger of the sample and the latest time that was written down. Relaxed throughout: one word, so coherence
     // alone makes it rise, and a CPU that was told of an earlier reading sees that value or a later one.
     PVX_ENTRY_INLINE nanoseconds latest(clock_sample const& sample) {

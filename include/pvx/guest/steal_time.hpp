@@ -26,17 +26,7 @@ public:
     /// \return see register_record().
     status enable(cpu_index cpu) const {
         return register_record<abi::kvm_steal_time>(machine_, cpu, abi::kvm_msr::steal_time.index,
-                                                    [&](abi::kvm_steal_time& page) {
-                                                        (void)seqcount_write_begin(machine_, page.version);
-                                                        machine_.ref(page.steal).store(0, order::relaxed);
-                                                        machine_.ref(page.flags).store(0, order::relaxed);
-                                                        machine_.ref(page.preempted).store(0, order::relaxed);
-                                                        for (uint8_t& pad : page.pad8) pad = 0;
-                                                        for (uint32_t& pad : page.pad32) pad = 0;
-                                                        // order: release [seq-even] zeros before version 0, where the
-                                                        // host begins
-                                                        machine_.ref(page.version).store(0, order::release);
-                                                    });
+                                                    [&](abi::kvm_steal_time& page) { clear(page); });
     }
 
     /// Withdraw the page of the calling CPU: before it goes offline, before kexec, reboot and suspend, in a crash.
@@ -77,6 +67,18 @@ public:
     }
 
 private:
+    // Under the counter: another CPU that reads meanwhile tries again.
+    void clear(abi::kvm_steal_time& page) const {
+        (void)seqcount_write_begin(machine_, page.version);
+        machine_.ref(page.steal).store(0, order::relaxed);
+        machine_.ref(page.flags).store(0, order::relaxed);
+        machine_.ref(page.preempted).store(0, order::relaxed);
+        for (uint8_t& pad : page.pad8) pad = 0;
+        for (uint32_t& pad : page.pad32) pad = 0;
+        // order: release [seq-even] zeros before version 0, where the host begins; pairs with seqcount_try_read()
+        machine_.ref(page.version).store(0, order::release);
+    }
+
     [[no_unique_address]] Machine machine_;
 };
 
