@@ -76,6 +76,14 @@ constexpr case_list list_of(test_case const (&cases)[N]) {
     return {cases, N};
 }
 
+/// Whether every vCPU has its record of a kind, by `status_of(cpu)`; the failure names the first one that has not.
+inline outcome all_registered(pvx::status (*status_of)(uint32_t cpu)) {
+    for (uint32_t cpu = 0; cpu < os::cpu_count(); ++cpu)
+        if (pvx::status const s = status_of(cpu); s != pvx::status::ok)
+            return fail("vCPU {}: {}", cpu, pvx::to_string(s));
+    return pass();
+}
+
 /// How long a case waits for what must come: long enough for 64 vCPUs on a slow emulator, and a failure only costs it.
 inline constexpr uint64_t patience_us = 5'000'000;
 

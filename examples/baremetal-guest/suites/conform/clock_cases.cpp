@@ -193,10 +193,7 @@ outcome silent_when_off() {
 
 outcome registered() {
     if (!pv::configuration().clock) return skip("clock: {}", pvx::guest::to_string(pv::configuration().clock.why));
-    for (uint32_t cpu = 0; cpu < os::cpu_count(); ++cpu)
-        if (pvx::status const s = pv::clock_status(cpu); s != pvx::status::ok)
-            return fail("vCPU {}: {}", cpu, pvx::to_string(s));
-    return pass();
+    return all_registered(pv::clock_status);
 }
 
 constexpr requirement uses_clock{.clock = true};

@@ -5,7 +5,6 @@
 /// not offered is skipped with its reason. [kvm-msr] [kvm-cpuid] [kvm-hypercall]
 
 #include "../../os/clock.hpp"
-#include "../../os/command_line.hpp"
 #include "../../os/console.hpp"
 #include "../../os/job.hpp"
 #include "../../os/trap.hpp"
@@ -41,12 +40,6 @@ outcome run(test_case const& c) {
     return o;
 }
 
-bool registered(pvx::status (*status_of)(uint32_t cpu)) {
-    for (uint32_t cpu = 0; cpu < os::cpu_count(); ++cpu)
-        if (status_of(cpu) != pvx::status::ok) return false;
-    return true;
-}
-
 /// The reason not to run a case, if there is one.
 bool missing(requirement const& needs, outcome& why) {
     pvx::guest::features const& f = pv::features();
@@ -68,7 +61,9 @@ bool missing(requirement const& needs, outcome& why) {
         why.say("clock: {}", pvx::guest::to_string(c.clock.why));
         return true;
     }
-    if ((needs.steal && !registered(pv::steal_status)) || (needs.clock && !registered(pv::clock_status))) {
+    bool const have_steal = !needs.steal || all_registered(pv::steal_status).what() == outcome::kind::pass;
+    bool const have_clock = !needs.clock || all_registered(pv::clock_status).what() == outcome::kind::pass;
+    if (!have_steal || !have_clock) {
         why.say("the host has refused a record");
         return true;
     }

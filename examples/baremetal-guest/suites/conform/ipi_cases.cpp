@@ -97,13 +97,15 @@ bool refused_for_good() {
     return send_ipi(0, 0, w.lowest().value, fixed_command.value) == abi::kvm_error::not_supported;
 }
 
+outcome no_apic_map() { return skip("the host has no map of its APICs (-95), so it refuses every call"); }
+
 outcome exact_fixed() {
-    if (refused_for_good()) return skip("the host has no map of its APICs (-95), so it refuses every call");
+    if (refused_for_good()) return no_apic_map();
     return every_set(fixed_command);
 }
 
 outcome exact_nmi() {
-    if (refused_for_good()) return skip("the host has no map of its APICs (-95), so it refuses every call");
+    if (refused_for_good()) return no_apic_map();
     os::set_nmi_handler(count_one);
     outcome const o = every_set(nmi_command);
     os::set_nmi_handler(ignore_nmi);
@@ -111,7 +113,7 @@ outcome exact_nmi() {
 }
 
 outcome counts_the_reached() {
-    if (refused_for_good()) return skip("the host has no map of its APICs (-95), so it refuses every call");
+    if (refused_for_good()) return no_apic_map();
     start_counting();
     pvx::guest::ipi_window const w = window_of_all();
     if (w.count() != os::cpu_count()) return skip("the ids are too far apart for one call");
@@ -149,7 +151,7 @@ outcome refuses_destinations() {
 }
 
 outcome ids_of_nobody() {
-    if (refused_for_good()) return skip("the host has no map of its APICs (-95), so it refuses every call");
+    if (refused_for_good()) return no_apic_map();
     // The last window ends with the id that is a broadcast elsewhere. KVM lets ids beyond it wrap to 0: not tested.
     uint32_t lowest = ~0u, highest = 0;
     for (uint32_t cpu = 0; cpu < os::cpu_count(); ++cpu) {

@@ -36,10 +36,7 @@ bool halts_may_not_exit() {
 outcome registered() {
     if (!pv::configuration().steal_time)
         return skip("steal time: {}", pvx::guest::to_string(pv::configuration().steal_time.why));
-    for (uint32_t cpu = 0; cpu < os::cpu_count(); ++cpu)
-        if (pvx::status const s = pv::steal_status(cpu); s != pvx::status::ok)
-            return fail("vCPU {}: {}", cpu, pvx::to_string(s));
-    return pass();
+    return all_registered(pv::steal_status);
 }
 
 void fill(abi::kvm_steal_time& page, uint8_t value) {
