@@ -2,6 +2,7 @@
 # Every public header, by layer. A header that is not listed is not installed, and a test says so.
 set(pvx_headers
     include/pvx/guest.hpp
+    include/pvx/host.hpp
     include/pvx/pvx.hpp
     include/pvx/version.hpp
     include/pvx/base/atomics.hpp
@@ -21,6 +22,7 @@ set(pvx_headers
     include/pvx/abi/kvm_msr.hpp
     include/pvx/abi/kvm_steal_time.hpp
     include/pvx/abi/msr.hpp
+    include/pvx/abi/proposed.hpp
     include/pvx/abi/xsave.hpp
     include/pvx/arch/concepts.hpp
     include/pvx/arch/hypercall.hpp
@@ -28,9 +30,14 @@ set(pvx_headers
     include/pvx/guest/clock.hpp
     include/pvx/guest/concepts.hpp
     include/pvx/guest/configuration.hpp
+    include/pvx/guest/deferred_flush.hpp
     include/pvx/guest/features.hpp
+    include/pvx/guest/flush_request.hpp
     include/pvx/guest/ipi.hpp
     include/pvx/guest/record.hpp
     include/pvx/guest/steal_time.hpp
+    include/pvx/guest/tlb_flush.hpp
     include/pvx/guest/x2apic.hpp
+    include/pvx/host/concepts.hpp
+    include/pvx/host/steal_time.hpp
 )

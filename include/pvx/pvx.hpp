@@ -5,3 +5,4 @@
 /// All of pvx that is there, but for the architecture's machine base.
 
 #include <pvx/guest.hpp>
+#include <pvx/host.hpp>

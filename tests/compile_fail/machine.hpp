@@ -2,8 +2,8 @@
 #pragma once
 
 /// \file
-/// A machine with every role there is, less one requirement: the subject of the tests that must not compile.
-/// Nothing is ever called, so nothing has a body.
+/// A machine and an environment with every role there is, less one requirement: the subjects of the tests that must not
+/// compile. Nothing is ever called, so nothing has a body.
 
 #include <pvx/arch/x86_64.hpp>
 #include <pvx/pvx.hpp>
@@ -58,6 +58,27 @@ enum class defect {
     share,
     share_type,
     native_ipi,
+    online_cpus,
+    online_cpus_type,
+    flush_all_local,
+    flush_remote,
+    deferral,
+    deferral_type,
+    kind,
+    kind_type,
+
+    read_guard,
+    map,
+    map_type,
+    memory_generation,
+    memory_generation_type,
+    mark_dirty,
+    can_sleep,
+    can_sleep_type,
+    run_delay,
+    run_delay_type,
+    flush_guest_tlb,
+    event,
 };
 
 /// Convertible to everything, and so the kind of result that a check by conversion would let pass.
@@ -137,4 +158,36 @@ struct machine : cell_member<D>, irq_state_member<D> {
     template <class T>
     result<D, defect::share_type, pvx::status> share(pvx::shared<T>) const requires(D != defect::share);
     void native_ipi(pvx::apic_id, pvx::abi::apic_command) const requires(D != defect::native_ipi);
+
+    result<D, defect::online_cpus_type, pvx::const_cpu_mask_view> online_cpus() const
+        requires(D != defect::online_cpus);
+    void flush_all_local() const requires(D != defect::flush_all_local);
+    template <class Request>
+    void flush_remote(pvx::const_cpu_mask_view, Request const&, uint32_t) const requires(D != defect::flush_remote);
+    result<D, defect::deferral_type, uint8_t&> deferral(pvx::cpu_index) const requires(D != defect::deferral);
+};
+
+/// A request of which as much is wrong.
+template <defect D>
+struct request {
+    result<D, defect::kind_type, pvx::guest::flush_kind> kind() const requires(D != defect::kind);
+};
+
+/// An environment with every role there is, less one requirement.
+template <defect D>
+struct environment : cell_member<D> {
+    template <class T>
+    result<D, defect::ref_type, reference<D, T>> ref(T&) const requires(D != defect::ref);
+    void fence(pvx::fence_order auto) const requires(D != defect::fence);
+
+    int read_guard() const requires(D != defect::read_guard);
+    template <class T>
+    result<D, defect::map_type, T*> map(pvx::guest_phys) const requires(D != defect::map);
+    result<D, defect::memory_generation_type, uint64_t> memory_generation() const
+        requires(D != defect::memory_generation);
+    void mark_dirty(pvx::guest_phys) const requires(D != defect::mark_dirty);
+    result<D, defect::can_sleep_type, bool> can_sleep() const requires(D != defect::can_sleep);
+    result<D, defect::run_delay_type, pvx::nanoseconds> run_delay() const requires(D != defect::run_delay);
+    void flush_guest_tlb() const requires(D != defect::flush_guest_tlb);
+    void event(pvx::host::steal_event) const requires(D != defect::event);
 };

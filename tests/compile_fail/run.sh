@@ -19,7 +19,8 @@ trim() { local s=${1#"${1%%[![:space:]]*}"}; echo "${s%"${s##*[![:space:]]}"}"; 
 # compile NAME DEFECT CODE: the compiler's words go to NAME.log.
 compile() {
     printf '%s\n' '#include "machine.hpp"' "inline constexpr defect subject_defect = defect::$2;" \
-        'using subject = machine<subject_defect>;' "$3" >"$1.cpp"
+        'using subject = machine<subject_defect>;' 'using subject_request = request<subject_defect>;' \
+        'using subject_host = environment<subject_defect>;' "$3" >"$1.cpp"
     # shellcheck disable=SC2086
     "$CXX" -I"$TREE/include" -I"$here" -std=c++20 -ffreestanding -fsyntax-only $WARNINGS -Werror "$1.cpp" >"$1.log" 2>&1
 }
@@ -51,10 +52,12 @@ must_fail() {
 # misused STATEMENTS: inside a function that has one of everything.
 misused() {
     local parameters="guest::x2apic<subject> x2apic, guest::steal_time<subject> steal,
-        guest::kvm_clock<subject>& clock, subject machine, builtin_atomics atomics, uint32_t& word,
-        unsigned long& mask, abi::apic_command command"
+        guest::kvm_clock<subject>& clock, guest::tlb_flush<subject> flush, guest::deferred_flush<subject> deferred,
+        host::steal_time<subject_host>& host_steal, guest::flush_request request, subject machine,
+        builtin_atomics atomics, uint32_t& word, unsigned long& mask, abi::apic_command command"
     printf '%s\n' "using namespace pvx;" "inline void user($parameters) {" \
         "    (void)x2apic, (void)steal, (void)clock, (void)machine, (void)atomics, (void)mask, (void)command;" \
+        "    (void)flush, (void)deferred, (void)host_steal, (void)request;" \
         "    auto const w = atomics.ref(word);" "    (void)w;" "$1" "}"
 }
 

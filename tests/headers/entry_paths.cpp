@@ -21,3 +21,11 @@ PVX_UNTRACED bool entry_clock_now(machines::components& with, pvx::nanoseconds& 
 PVX_UNTRACED bool entry_clock_sample(machines::components const& with, uint32_t cpu, pvx::guest::clock_sample& out) {
     return with.clock_.sample_bounded(pvx::cpu_index{cpu}, out);
 }
+
+PVX_UNTRACED void entry_deferred_enter(machines::components const& with, uint32_t cpu) {
+    with.deferred_flush_.enter(pvx::cpu_index{cpu});
+}
+
+PVX_UNTRACED bool entry_deferred_leave(machines::components const& with, uint32_t cpu) {
+    return with.deferred_flush_.leave(pvx::cpu_index{cpu});
+}

@@ -21,6 +21,17 @@ template class pvx::guest::steal_time<machines::steal_time>;
 template class pvx::guest::kvm_clock<machines::clock>;
 template class pvx::guest::ipi<machines::ipi>;
 template class pvx::guest::x2apic<machines::x2apic>;
+template class pvx::guest::deferred_flush<machines::deferred_flush>;
+template class pvx::guest::tlb_flush<machines::leave_to_host>;
+template class pvx::guest::tlb_flush<machines::tlb_flush>;
+template class pvx::guest::tlb_flush<machines::whole_flush>;
+template class pvx::guest::flush_batch<4>;
+template struct pvx::guest::dense_records<pvx::abi::kvm_steal_time, 4>;
+
+// --- host ------------------------------------------------------------------------------------------------------------
+
+template class pvx::host::steal_time<machines::host_steal_time>;
+template class pvx::host::steal_time<machines::host_steal_time_observed>;
 
 // Functions of this part, external so that all they use is in the object.
 namespace PVX_PART {
@@ -67,7 +78,11 @@ pvx::guest::configuration detect(machines::detection const& machine) {
     return pvx::guest::configure(found, 2);
 }
 
-static_assert(sizeof(pvx::guest::detail::may_have_two_shares<machines::private_memory>) != 0);
+static_assert(sizeof(pvx::guest::detail::may_have_two<machines::private_memory, pvx::guest::detail::has_share>) != 0);
+static_assert(sizeof(pvx::guest::detail::may_have_two<machines::whole_flush, pvx::guest::detail::has_online_cpus>) !=
+              0);
+static_assert(pvx::guest::names_online_cpus<machines::whole_flush> &&
+              !pvx::guest::names_online_cpus<machines::tlb_flush>);
 static_assert(pvx::guest::names_share<machines::private_memory> && !pvx::guest::names_share<machines::registration>);
 
 pvx::status register_records(machines::registration const& open, machines::private_memory const& closed) {
@@ -87,6 +102,30 @@ const char* words(pvx::status s, pvx::guest::reason r, pvx::guest::hypervisor h)
 
 uint64_t account(pvx::guest::steal_account& account, uint64_t reading, uint64_t elapsed) {
     return account.charge(pvx::nanoseconds{reading}, pvx::nanoseconds{elapsed}).value;
+}
+
+template <class Machine>
+uint32_t flush(pvx::guest::tlb_flush<Machine> const& with, pvx::const_cpu_mask_view targets, pvx::cpu_mask_view rest) {
+    uint32_t left = 0;
+    bool const any = with.prune(targets, rest, pvx::guest::flush_kind::tables, [&](pvx::cpu_index) { ++left; });
+    if constexpr (pvx::guest::remote_flush_policy<Machine, archetype::request>)
+        left += with.flush(targets, archetype::request{0}, rest);
+    return left + any + with.leave_to_host(pvx::cpu_index{1});
+}
+
+uint32_t flushes(pvx::guest::tlb_flush<machines::leave_to_host> const& one,
+                 pvx::guest::tlb_flush<machines::tlb_flush> const& many,
+                 pvx::guest::tlb_flush<machines::whole_flush> const& all, pvx::const_cpu_mask_view targets,
+                 pvx::cpu_mask_view rest) {
+    return flush(one, targets, rest) + flush(many, targets, rest) + flush(all, targets, rest);
+}
+
+bool batch(pvx::guest::flush_batch<4>& ranges, uint64_t begin) {
+    ranges.add({begin, begin + 1}, pvx::guest::flush_kind::leaves);
+    ranges.add_everything(pvx::guest::flush_kind::attributes);
+    pvx::guest::flush_request const request = ranges.request();
+    ranges.clear();
+    return request.everything() && request.kind() == pvx::guest::flush_kind::tables && ranges.empty();
 }
 
 // The machine base fills every hardware role.

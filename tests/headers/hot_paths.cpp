@@ -45,3 +45,36 @@ void hot_x2apic_local(machines::components const& with, uint8_t vector) {
 void hot_arm_tsc_deadline(machines::kernel const& machine, uint64_t when) {
     pvx::guest::arm_tsc_deadline(machine, pvx::tsc_ticks{when});
 }
+
+bool hot_flush_leave_to_host(machines::components const& with, uint32_t cpu) {
+    return with.tlb_flush_.leave_to_host(pvx::cpu_index{cpu});
+}
+
+bool hot_flush_prune(machines::components const& with, unsigned long const* from, unsigned long* to, uint32_t bits,
+                     pvx::guest::flush_kind kind) {
+    return with.tlb_flush_.prune(pvx::const_cpu_mask_view{from, bits}, pvx::cpu_mask_view{to, bits}, kind,
+                                 [](pvx::cpu_index cpu) { archetype::write_outside(cpu.value); });
+}
+
+uint32_t hot_flush(machines::components const& with, unsigned long const* from, unsigned long* to, uint32_t bits,
+                   archetype::request const& request) {
+    return with.tlb_flush_.flush(pvx::const_cpu_mask_view{from, bits}, request, pvx::cpu_mask_view{to, bits});
+}
+
+bool hot_flush_defer(machines::components const& with, uint32_t cpu, bool fenced) {
+    auto const& deferred = with.deferred_flush_;
+    return fenced ? deferred.defer_fenced(pvx::cpu_index{cpu}) : deferred.defer(pvx::cpu_index{cpu});
+}
+
+pvx::guest::flush_request hot_flush_batch(pvx::guest::flush_batch<8>& batch, uint64_t begin, uint64_t end,
+                                          pvx::guest::flush_kind kind) {
+    batch.add({begin, end}, kind);
+    return batch.request();
+}
+
+void hot_host_put(machines::components& with, pvx::host::departure const& how) { with.host_steal_time_.put(how); }
+
+void hot_host_enter(machines::components& with) {
+    with.host_steal_time_.load();
+    with.host_steal_time_.enter();
+}

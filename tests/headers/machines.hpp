@@ -23,13 +23,42 @@ using detection = archetype::machine<archetype::cpuid_role>;
 using registration = archetype::machine<archetype::msr_role, archetype::records<pvx::abi::kvm_steal_time>>;
 using private_memory =
     archetype::machine<archetype::msr_role, archetype::records<pvx::abi::kvm_steal_time>, archetype::sharing_role>;
+using deferred_flush = archetype::machine<archetype::atomics_role, archetype::local_flush_role,
+                                          archetype::deferral_role<archetype::cell<uint8_t>>>;
+using leave_to_host =
+    archetype::machine<archetype::atomics_role, archetype::cpu_role, archetype::records<pvx::abi::kvm_steal_time>>;
+using tlb_flush = archetype::machine<archetype::atomics_role, archetype::cpu_role,
+                                     archetype::records<pvx::abi::kvm_steal_time>, archetype::remote_flush_role>;
+/// And one with each optional ability.
+using whole_flush =
+    archetype::machine<archetype::atomics_role, archetype::cpu_role, archetype::records<pvx::abi::kvm_steal_time>,
+                       archetype::remote_flush_role, archetype::online_role, archetype::local_flush_role,
+                       archetype::deferral_role<archetype::cell<uint8_t>>>;
+
+using host_steal_time =
+    archetype::machine<archetype::atomics_role, archetype::guest_memory_role<pvx::abi::kvm_steal_time>,
+                       archetype::run_clock_role, archetype::guest_tlb_role>;
+using host_steal_time_observed =
+    archetype::machine<archetype::atomics_role, archetype::guest_memory_role<pvx::abi::kvm_steal_time>,
+                       archetype::run_clock_role, archetype::guest_tlb_role,
+                       archetype::observer_role<pvx::host::steal_event>>;
 
 /// What a kernel would write: the hardware's roles from pvx, its own few from elsewhere.
 struct kernel : pvx::arch::x86_64,
                 archetype::cpu_role,
                 archetype::hypercall_role,
                 archetype::native_ipi_role,
+                archetype::online_role,
+                archetype::local_flush_role,
+                archetype::remote_flush_role,
+                archetype::deferral_role<uint8_t>,
                 archetype::records<pvx::abi::kvm_steal_time, pvx::abi::pvclock_vcpu_time_info> {};
+
+/// What a hypervisor would write: the compiler's atomics, the rest from elsewhere.
+struct hypervisor : pvx::builtin_atomics,
+                    archetype::guest_memory_role<pvx::abi::kvm_steal_time>,
+                    archetype::run_clock_role,
+                    archetype::guest_tlb_role {};
 
 /// What the hot paths work on. Never defined: the callers of the functions bring them.
 struct components {
@@ -37,10 +66,15 @@ struct components {
     pvx::guest::kvm_clock<kernel> clock_;
     pvx::guest::ipi<kernel> ipi_;
     pvx::guest::x2apic<kernel> x2apic_;
+    pvx::guest::tlb_flush<kernel> tlb_flush_;
+    pvx::guest::deferred_flush<kernel> deferred_flush_;
+    pvx::host::steal_time<hypervisor> host_steal_time_;
 };
 
 // A component costs what it stores of its own: an empty machine takes no room.
 static_assert(sizeof(components::steal_time_) == 1 && sizeof(components::ipi_) == 1);
 static_assert(sizeof(components::x2apic_) == sizeof(bool));
+static_assert(sizeof(components::tlb_flush_) == sizeof(pvx::guest::flush_options));
+static_assert(sizeof(components::deferred_flush_) == 1);
 
 }  // namespace machines

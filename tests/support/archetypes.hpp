@@ -8,6 +8,8 @@
 
 #include <pvx/arch/concepts.hpp>
 #include <pvx/guest/concepts.hpp>
+#include <pvx/guest/flush_request.hpp>
+#include <pvx/host/concepts.hpp>
 
 namespace archetype {
 
@@ -176,7 +178,81 @@ struct native_ipi_role {
     }
 };
 
-/// A machine of exactly these roles.
+/// An optional ability: a machine has it or not.
+struct online_role {
+    PVX_ENTRY_INLINE const_cpu_mask_view online_cpus() const { return {&online, 64}; }
+
+private:
+    static inline unsigned long online{};
+};
+
+struct local_flush_role {
+    PVX_ENTRY_INLINE void flush_all_local() const { write_outside(0); }
+};
+
+/// A request tells its kind, and that is all.
+struct request {
+    constexpr explicit request(int) {}
+    request(request const&) = delete;
+    request& operator=(request const&) = delete;
+
+    PVX_ENTRY_INLINE guest::flush_kind kind() const { return static_cast<guest::flush_kind>(read_outside() % 3); }
+};
+
+struct remote_flush_role {
+    PVX_ENTRY_INLINE void flush_remote(const_cpu_mask_view mask, request const&, uint32_t left_out) const {
+        write_outside(mask.bits + left_out);
+    }
+};
+
+/// The bytes are cells of the machine's atomics.
+template <class Cell>
+struct deferral_role {
+    PVX_ENTRY_INLINE Cell& deferral(cpu_index) const { return byte; }
+
+private:
+    static inline Cell byte{};
+};
+
+/// The guest's memory as a host reaches it: objects of the types that are listed, and of no other.
+template <class... Ts>
+struct guest_memory_role {
+    class guard {
+    public:
+        guard(guard const&) = delete;
+        guard& operator=(guard const&) = delete;
+        PVX_ENTRY_INLINE ~guard() { write_outside(0); }
+
+    private:
+        friend struct guest_memory_role;
+        PVX_ENTRY_INLINE guard() {}
+    };
+
+    PVX_ENTRY_INLINE guard read_guard() const { return {}; }
+    template <one_of<Ts...> T>
+    PVX_ENTRY_INLINE T* map(guest_phys address) const {
+        return address.value < read_outside() ? &the_record<T> : nullptr;
+    }
+    PVX_ENTRY_INLINE uint64_t memory_generation() const { return read_outside(); }
+    PVX_ENTRY_INLINE void mark_dirty(guest_phys address) const { write_outside(address.value); }
+    PVX_ENTRY_INLINE bool can_sleep() const { return read_outside() != 0; }
+};
+
+struct run_clock_role {
+    PVX_ENTRY_INLINE nanoseconds run_delay() const { return nanoseconds{read_outside()}; }
+};
+
+struct guest_tlb_role {
+    PVX_ENTRY_INLINE void flush_guest_tlb() const { write_outside(0); }
+};
+
+/// An optional ability: events of one type.
+template <class Event>
+struct observer_role {
+    PVX_ENTRY_INLINE void event(Event e) const { write_outside(static_cast<uint64_t>(e)); }
+};
+
+/// A machine, or an environment, of exactly these roles.
 template <class... Roles>
 struct machine : machine_base, Roles... {
     using machine_base::machine_base;
@@ -189,5 +265,14 @@ static_assert(wrmsr_fence_policy<wrmsr_fence_role>);
 static_assert(guest::cpu_policy<cpu_role> && guest::native_ipi_policy<native_ipi_role>);
 static_assert(guest::record_policy<records<int>, int> && !guest::record_policy<records<int>, long>);
 static_assert(guest::sharing_policy<sharing_role, int>);
+static_assert(guest::online_policy<online_role> && guest::local_flush_policy<local_flush_role>);
+static_assert(guest::flush_request_policy<request> && guest::remote_flush_policy<remote_flush_role, request>);
+static_assert(guest::deferral_policy<machine<atomics_role, local_flush_role, deferral_role<cell<uint8_t>>>>);
+static_assert(!guest::deferral_policy<machine<atomics_role, local_flush_role, deferral_role<uint8_t>>>,
+              "a cell, and not the word");
+static_assert(host::guest_memory_policy<guest_memory_role<int>, int> &&
+              !host::guest_memory_policy<guest_memory_role<int>, long>);
+static_assert(host::run_clock_policy<run_clock_role> && host::guest_tlb_policy<guest_tlb_role>);
+static_assert(host::observer_policy<observer_role<int>, int> && !host::observer_policy<guest_tlb_role, int>);
 
 }  // namespace archetype

@@ -20,11 +20,11 @@ using namespace pvx;
 
 /// What was done. `word` is the address of the shared word, null for a fence.
 struct recorded {
-    enum class kind : uint8_t { load, store, rmw, fence };
+    enum class kind : uint8_t { load, store, rmw, lost_cas, fence };
 
     kind what;
     void const* word;
-    uint64_t value;  ///< Read by a load, left behind by a store or a read-modify-write.
+    uint64_t value;  ///< Read by a load or a compare-and-swap that failed, left behind by what writes.
     int order;       ///< The compiler's number of the order: order::release.builtin.
 
     friend bool operator==(recorded const&, recorded const&) = default;
@@ -35,6 +35,13 @@ struct recording {
     std::vector<recorded> steps;
     /// Called after each operation, if set; not for what it does itself.
     std::function<void(recorded const&)> after;
+
+    /// Steps of one kind, on `word` or, if that is null, anywhere.
+    size_t count(recorded::kind what, void const* word = nullptr) const {
+        size_t n = 0;
+        for (recorded const& r : steps) n += r.what == what && (word == nullptr || r.word == word);
+        return n;
+    }
 
     void add(recorded const& r) {
         steps.push_back(r);
@@ -70,7 +77,7 @@ public:
     bool compare_exchange(T& expected, T desired, rmw_order auto success, load_order auto failure) const {
         if (*object_ != expected) {
             expected = *object_;
-            note(recorded::kind::load, expected, failure.builtin);
+            note(recorded::kind::lost_cas, expected, failure.builtin);
             return false;
         }
         change(desired, success.builtin);

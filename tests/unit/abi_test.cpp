@@ -8,6 +8,7 @@
 #include <pvx/abi/kvm_msr.hpp>
 #include <pvx/abi/kvm_steal_time.hpp>
 #include <pvx/abi/msr.hpp>
+#include <pvx/abi/proposed.hpp>
 #include <pvx/abi/xsave.hpp>
 
 #include <string>
@@ -380,6 +381,17 @@ TEST_CASE("hypercalls have their numbers, and errors are negative", "[abi][kvm_h
     CHECK(kvm_error::invalid == -22);
     CHECK(kvm_error::not_supported == -95);
     CHECK(kvm_error::no_such_hypercall == -1000);
+}
+
+TEST_CASE("the proposed extensions use only what KVM reserves", "[abi][proposed]") {
+    namespace proposed = abi::proposed;
+    CHECK(proposed::signature == abi::make_cpuid_name("pvxpvxpvxpvx"));
+    CHECK(proposed::features_offset == 1);
+    CHECK(proposed::feature_in_host == 1);
+    CHECK(proposed::steal_time_in_host == 2);
+    CHECK((proposed::steal_time_in_host & abi::kvm_msr::steal_time.reserved) == proposed::steal_time_in_host);
+    CHECK(proposed::steal_in_host == 4);
+    CHECK((proposed::steal_in_host & (steal_preempted | steal_flush_tlb)) == 0);
 }
 
 TEST_CASE("the steal-time record has the layout of the ABI", "[abi][kvm_steal_time]") {

@@ -227,6 +227,17 @@ TEST_CASE("bit functions are constant expressions", "[base][bits]") {
     SUCCEED();
 }
 
+TEST_CASE("all bits of a mask's words are valid but those beyond its end", "[base][cpu_mask]") {
+    auto const valid = [](uint32_t bits, uint32_t i) { return const_cpu_mask_view{nullptr, bits}.valid_bits(i); };
+    CHECK(valid(1, 0) == 1);
+    CHECK(valid(63, 0) == ~0ul >> 1);
+    CHECK(valid(64, 0) == ~0ul);
+    CHECK(valid(65, 0) == ~0ul);
+    CHECK(valid(65, 1) == 1);
+    CHECK(valid(100, 1) == (1ul << 36) - 1);
+    CHECK(valid(8192, 127) == ~0ul);
+}
+
 TEST_CASE("a CPU mask of any size holds exactly its CPUs", "[base][cpu_mask]") {
     uint32_t const bits = GENERATE(1u, 2u, 63u, 64u, 65u, 127u, 128u, 129u, 8191u, 8192u);
     CAPTURE(bits);

@@ -56,6 +56,34 @@ TEST_CASE("Registering zeroes the page before the host is told its address", "[g
     CHECK(t.pages[0].version == 0xeeeeeeee);
 }
 
+TEST_CASE("A guest that asks for the in-host bit says so in the MSR, and only then", "[guest][steal_time]") {
+    for (bool ask : {false, true}) {
+        two_cpus t;
+        REQUIRE(steal_time(fake_machine{t.state}, ask).enable(cpu_index{1}) == status::ok);
+        CHECK(t.state.msrs[steal_msr] == (t.address(1) | (ask ? 3 : 1)));
+    }
+}
+
+TEST_CASE("Halted is not preempted: the in-host bit does not count", "[guest][steal_time]") {
+    two_cpus t;
+    t.pages[1].preempted = pvx::abi::proposed::steal_in_host;
+    CHECK_FALSE(steal_time(fake_machine{t.state}, true).preempted(cpu_index{1}));
+}
+
+TEST_CASE("Dense records lie side by side, each where both sides look for it, and none beyond the last CPU",
+          "[guest][record]") {
+    static dense_records<kvm_steal_time, 3> all;
+    constexpr pvx::guest_phys base{0xffffff000};
+    for (uint32_t cpu = 0; cpu < 3; ++cpu) {
+        pvx::shared<kvm_steal_time> const record = all.at(cpu_index{cpu}, base);
+        CHECK(record.pointer == &all.records[cpu]);
+        CHECK(record.address == pvx::guest_phys{base.value + 64 * cpu});
+        CHECK(all_zero(*record.pointer));
+    }
+    for (uint32_t cpu : {3u, 4u, ~0u}) CHECK(all.at(cpu_index{cpu}, base).pointer == nullptr);
+    CHECK(sizeof all == 3 * 64);
+}
+
 TEST_CASE("A page that was registered before is withdrawn first, so that the host never writes into the zeroing",
           "[guest][steal_time]") {
     two_cpus t;

@@ -30,12 +30,15 @@ struct basic_cpu_mask_view {
     /// Words that hold the mask.
     constexpr uint32_t word_count() const { return bits / word_bits + (bits % word_bits != 0); }
 
-    /// Word i with the bits beyond the end cleared. \pre i < word_count()
-    constexpr unsigned long word(uint32_t i) const {
+    /// The bits of word i that are in the mask: all, or in the last word those before the end. \pre i < word_count()
+    constexpr unsigned long valid_bits(uint32_t i) const {
         uint32_t const tail = bits % word_bits;
         bool const last = i == bits / word_bits;
-        return last && tail != 0 ? words[i] & bit_range<unsigned long>(0, tail - 1) : words[i];
+        return last && tail != 0 ? bit_range<unsigned long>(0, tail - 1) : ~0ul;
     }
+
+    /// Word i with the bits beyond the end cleared. \pre i < word_count()
+    constexpr unsigned long word(uint32_t i) const { return words[i] & valid_bits(i); }
 
     /// The CPU is in the mask; false for one beyond the end.
     constexpr bool test(cpu_index cpu) const {

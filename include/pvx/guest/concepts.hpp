@@ -39,20 +39,37 @@ concept sharing_policy = requires(M const m, shared<T> record) {
     { m.share(record) } -> same_as<status>;  // share(record) opens the memory of the record to the host
 };
 
+/// An optional ability beside cpu_policy: CPUs come and go, and masks may still name one that has gone.
+/// Axiom: a CPU is in it before it can use a translation that a flush could be about. The mask may change meanwhile.
+template <class M>
+concept online_policy = requires(M const m) {
+    { m.online_cpus() } -> same_as<const_cpu_mask_view>;  // online_cpus() are those that run, or may at any moment
+};
+
 namespace detail {
 struct has_share {
     int share;
 };
-template <class M>
-struct may_have_two_shares : M, has_share {};
+struct has_online_cpus {
+    int online_cpus;
+};
+// A name that two bases have is ambiguous, and so cannot be taken the address of: that is how its presence shows.
+template <class M, class Named>
+struct may_have_two : M, Named {};
 }  // namespace detail
 
 /// The machine has a member of the name `share`, of whatever form: then it must meet sharing_policy, since one that is
-/// not quite right, and so never called, would leave the memory private. (The name is there if it is ambiguous beside
-/// another.) A machine that is `final` is asked for the right form only.
+/// not quite right, and so never called, would leave the memory private. A machine that is `final` is asked for the
+/// right form only.
 template <class M>
 concept names_share = !__is_final(M) && !requires {
-    &detail::may_have_two_shares<M>::share;
+    &detail::may_have_two<M, detail::has_share>::share;
+};
+
+/// The machine has a member of the name `online_cpus`, which then must meet online_policy, in the same way.
+template <class M>
+concept names_online_cpus = !__is_final(M) && !requires {
+    &detail::may_have_two<M, detail::has_online_cpus>::online_cpus;
 };
 
 /// Interrupts between CPUs without paravirtual help.
@@ -60,6 +77,31 @@ concept names_share = !__is_final(M) && !requires {
 template <class M>
 concept native_ipi_policy = requires(M const m, apic_id id, abi::apic_command command) {
     m.native_ipi(id, command);  // native_ipi(id, command) sends it to one CPU
+};
+
+/// Dropping the translations of the CPU that calls.
+/// Axiom: `flush_all_local` drops every translation there is: of every PCID, global ones and paging-structure entries.
+/// It is a full fence for memory, may run in NMI, and touches only memory whose own mapping never changes.
+template <class M>
+concept local_flush_policy = requires(M const m) {
+    m.flush_all_local();  // flush_all_local() drops all translations of this CPU
+};
+
+/// The kernel's own shootdown.
+/// Axiom: it returns after every CPU in the mask has done the request. The mask is not empty, may hold the calling CPU
+/// if the caller's did, and is a part of the targets: `left_out` more were left to the host or defer. A kernel whose
+/// native way is one broadcast may keep it, but waits only for the CPUs in the mask: the others may not answer.
+template <class M, class Request>
+concept remote_flush_policy = requires(M const m, const_cpu_mask_view mask, Request const& request, uint32_t left_out) {
+    m.flush_remote(mask, request, left_out);  // flush_remote(mask, request, left_out) flushes them, and waits
+};
+
+/// Where each CPU keeps its byte of deferred flushes.
+/// Axiom: the bytes are zero at first, belong to guest/deferred_flush.hpp alone, and stay. Each is best beside what its
+/// CPU uses while it waits, and not in one cache line with another's.
+template <class M>
+concept deferral_policy = atomics_policy<M> && local_flush_policy<M> && requires(M const m, cpu_index cpu) {
+    { m.deferral(cpu) } -> same_as<typename M::template cell<uint8_t>&>;  // deferral(cpu) is the byte of that CPU
 };
 
 }  // namespace pvx::inline v0::guest

@@ -50,6 +50,7 @@ struct switches {
     bool clock{true};
     bool steal_time{true};
     bool tlb_flush{true};
+    bool in_host{true};
     bool send_ipi{true};
     bool sched_yield{true};
     bool kick{true};
@@ -61,6 +62,7 @@ struct configuration {
     decision clock_stable;  ///< The clock's stable flag may be believed.
     decision steal_time;    ///< Steal-time page, and with it "is that vCPU preempted".
     decision tlb_flush;     ///< Leaving flushes of preempted vCPUs to the host.
+    decision in_host;       ///< The same for vCPUs that are in the host for another reason: abi::proposed, not KVM's.
     decision send_ipi;      ///< IPIs by hypercall.
     decision sched_yield;   ///< Directed yield by hypercall.
     decision kick;          ///< Waking a halted vCPU by hypercall, for locks that sleep.
@@ -94,6 +96,8 @@ constexpr configuration configure(features const& f, uint32_t possible_cpus, swi
         return unless(d, f.mwait, reason::waits_in_mwait);
     };
     c.tlb_flush = by_preemption(user.tlb_flush, kvm_feature::pv_tlb_flush);
+    bool const knows_in_host = (f.proposed_bits & abi::proposed::feature_in_host) != 0;
+    c.in_host = c.tlb_flush ? offered(user.in_host, knows_in_host) : c.tlb_flush;
     c.sched_yield = by_preemption(user.sched_yield, kvm_feature::pv_sched_yield);
 
     c.send_ipi = unless(offered(user.send_ipi, f.has(kvm_feature::pv_send_ipi)), alone, reason::single_cpu);

@@ -6,12 +6,13 @@
 /// What to make of it is decided in guest/configuration.hpp. [kvm-cpuid]
 
 #include <pvx/abi/kvm_features.hpp>
+#include <pvx/abi/proposed.hpp>
 #include <pvx/arch/concepts.hpp>
 
 namespace pvx::inline v0::guest {
 
 /// A hypervisor interface that announces itself by a signature.
-enum class hypervisor : uint8_t { none, unknown, kvm, hyperv, xen, vmware, bhyve, acrn, tcg };
+enum class hypervisor : uint8_t { none, unknown, kvm, hyperv, xen, vmware, bhyve, acrn, tcg, pvx };
 
 /// The interface that a signature stands for; `unknown` for a name that is not in the table.
 constexpr hypervisor identify_hypervisor(abi::cpuid_name name) {
@@ -22,6 +23,7 @@ constexpr hypervisor identify_hypervisor(abi::cpuid_name name) {
     if (name == abi::make_cpuid_name("bhyve bhyve ")) return hypervisor::bhyve;
     if (name == abi::make_cpuid_name("ACRNACRNACRN")) return hypervisor::acrn;
     if (name == abi::make_cpuid_name("TCGTCGTCGTCG")) return hypervisor::tcg;
+    if (name == abi::proposed::signature) return hypervisor::pvx;
     return hypervisor::unknown;
 }
 
@@ -37,6 +39,7 @@ constexpr const char* to_string(hypervisor h) {
         case hypervisor::bhyve: return "bhyve";
         case hypervisor::acrn: return "ACRN";
         case hypervisor::tcg: return "QEMU TCG";
+        case hypervisor::pvx: return "pvx extensions";
     }
     return "unknown";
 }
@@ -66,6 +69,8 @@ struct features {
     uint32_t kvm_bits{};   ///< EAX of KVM's features leaf; 0 where KVM is not found.
     uint32_t kvm_hints{};  ///< EDX of the same.
 
+    uint32_t proposed_bits{};  ///< EAX of the features leaf of abi::proposed; 0 where it is not found.
+
     /// The signature of an interface; a null pointer where it is not offered.
     constexpr const signature* find(hypervisor h) const {
         for (uint32_t i = 0; i < signature_count; ++i)
@@ -77,7 +82,8 @@ struct features {
 };
 
 /// Read CPUID. Hypervisor leaves are read only if the CPU says that there are any. They are scanned from the first on,
-/// since KVM may stand behind another interface (Hyper-V or Xen emulation), and up to KVM's or to the end of the range.
+/// since KVM may stand behind another interface (Hyper-V or Xen emulation), up to KVM's and what follows it without a
+/// gap, or to the end of the range.
 template <cpuid_policy Machine>
 constexpr features detect_features(Machine const& machine) {
     features f;
@@ -103,8 +109,11 @@ constexpr features detect_features(Machine const& machine) {
         hypervisor const kind = identify_hypervisor(name);
         // Intel CPUs, and their emulators, answer an absent leaf with another leaf's data: an unknown name is taken for
         // a signature only where a hypervisor must have one.
-        if (kind == hypervisor::unknown && (base != abi::cpuid_leaf::hypervisor_first || name == abi::cpuid_name{}))
+        if (kind == hypervisor::unknown && (base != abi::cpuid_leaf::hypervisor_first || name == abi::cpuid_name{})) {
+            if (f.find(hypervisor::kvm) != nullptr) break;
             continue;
+        }
+        if (kind == hypervisor::kvm && f.find(hypervisor::kvm) != nullptr) continue;
         // Every KVM has its features leaf, whatever it gives as the last one: old ones gave 0.
         uint32_t const features_leaf = base + abi::kvm_features_offset;
         bool const too_low = kind == hypervisor::kvm && regs.eax < features_leaf;
@@ -114,11 +123,14 @@ constexpr features detect_features(Machine const& machine) {
         if (full && kind == hypervisor::kvm) --f.signature_count;
         if (f.signature_count < features::max_signatures) f.signatures[f.signature_count++] = {kind, base, last, name};
 
-        if (kind != hypervisor::kvm) continue;
-        abi::cpuid_regs const offered = machine.cpuid(features_leaf, 0);
-        f.kvm_bits = offered.eax;
-        f.kvm_hints = offered.edx;
-        break;
+        if (kind == hypervisor::kvm) {
+            abi::cpuid_regs const offered = machine.cpuid(features_leaf, 0);
+            f.kvm_bits = offered.eax;
+            f.kvm_hints = offered.edx;
+        } else if (kind == hypervisor::pvx && f.find(hypervisor::kvm) != nullptr) {
+            f.proposed_bits = machine.cpuid(base + abi::proposed::features_offset, 0).eax;
+            break;
+        }
     }
     return f;
 }

@@ -5,7 +5,7 @@
 /// Steal time, the guest's half: registering the page of each CPU, reading it, and charging what was stolen.
 /// Reading is lock-free, from any CPU and in any context. [kvm-msr]
 
-#include <pvx/abi/kvm_steal_time.hpp>
+#include <pvx/abi/proposed.hpp>
 #include <pvx/base/seqcount.hpp>
 #include <pvx/guest/record.hpp>
 
@@ -20,13 +20,17 @@ public:
     /// Attempts of read_bounded(); each is a few cycles, an update of the host is a few dozen.
     static constexpr uint32_t default_attempts = 64;
 
-    constexpr explicit steal_time(Machine machine) : machine_(machine) {}
+    /// `ask_in_host`: whether to ask for abi::proposed::steal_in_host. \pre if so: the host offers
+    /// abi::proposed::feature_in_host; every other host faults.
+    constexpr explicit steal_time(Machine machine, bool ask_in_host = false)
+        : machine_(machine), ask_in_host_(ask_in_host) {}
 
     /// Register the page of the calling CPU, which is `cpu`; again after the page moved or the CPU came back.
     /// \return see register_record().
     status enable(cpu_index cpu) const {
-        return register_record<abi::kvm_steal_time>(machine_, cpu, abi::kvm_msr::steal_time.index,
-                                                    [&](abi::kvm_steal_time& page) { clear(page); });
+        return register_record<abi::kvm_steal_time>(
+            machine_, cpu, abi::kvm_msr::steal_time.index, [&](abi::kvm_steal_time& page) { clear(page); },
+            ask_in_host_ ? abi::proposed::steal_time_in_host : 0);
     }
 
     /// Withdraw the page of the calling CPU: before it goes offline, before kexec, reboot and suspend, in a crash.
@@ -80,6 +84,7 @@ private:
     }
 
     [[no_unique_address]] Machine machine_;
+    bool ask_in_host_;
 };
 
 /// Turns readings of one CPU's steal time into charges that never exceed the time that passed, never go back, and

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// \file
+/// The roles of an environment: what the host half of pvx needs of a hypervisor or VMM. There is one environment object
+/// per vCPU, held by value; components ask for the roles that they use. The hardware's roles are in arch/concepts.hpp.
+
+#include <pvx/arch/concepts.hpp>
+
+namespace pvx::inline v0::host {
+
+/// Not void.
+template <class T>
+concept object_type = !same_as<T, void>;
+
+/// The guest's memory, always through its normal address space, never that of SMM.
+/// Axiom: `map` gives the host's address of an object at a guest-physical address, or null: not plain writable memory,
+/// or not reachable from a context that must not sleep. The object does not cross a page. Until the guard is gone, what
+/// was mapped under it stays and cannot fault; so it does under a later guard, if `generation` is the same there: a
+/// change of the memory map changes it first, and then waits for the guards that were taken before. No generation comes
+/// twice.
+template <class E, class T>
+concept guest_memory_policy = requires(E const e, guest_phys address) {
+    e.read_guard();                                  // read_guard() holds off changes of the memory map while it lives
+    { e.template map<T>(address) } -> same_as<T*>;   // map<T>(address) is where the object is, or null
+    { e.memory_generation() } -> same_as<uint64_t>;  // memory_generation() changes with the memory map
+    e.mark_dirty(address);                           // mark_dirty(address): the page was written (dirty logging)
+    { e.can_sleep() } -> same_as<bool>;              // can_sleep(): the caller may wait, so map() may too
+};
+
+/// How long the vCPU's thread wanted to run and did not.
+/// Axiom: read on the vCPU's thread; rises, but begins anew when the vCPU gets another thread.
+template <class E>
+concept run_clock_policy = requires(E const e) {
+    { e.run_delay() } -> same_as<nanoseconds>;  // run_delay() is the sum up to now
+};
+
+/// The guest's translations.
+/// Axiom: after `flush_guest_tlb` this vCPU executes no guest instruction, on whatever CPU it runs next, before every
+/// translation of the guest is gone: all PCIDs, global ones, paging-structure entries, and what software remembers of
+/// guest-virtual addresses. With shadow paging the shadow tables are synchronised with the guest's first; finer flushes
+/// that were queued are dropped. Inside a nested guest, the flush is owed to the tag (ASID, VPID) of the level whose
+/// memory the steal-time page is in, as well. It, or the entry that follows, is a full fence for memory.
+template <class E>
+concept guest_tlb_policy = requires(E const e) {
+    e.flush_guest_tlb();  // flush_guest_tlb() drops all translations before the next guest instruction
+};
+
+/// Who wants to know what happened. An optional role: without it events cost nothing.
+/// Axiom: called on the vCPU's thread; does not sleep.
+template <class E, class Event>
+concept observer_policy = requires(E const e, Event event) {
+    e.event(event);  // event(event)
+};
+
+/// What a write to one of pvx's MSRs comes to.
+enum class [[nodiscard]] msr_outcome : uint8_t{
+    done,      ///< Done.
+    fault,     ///< The guest gets a general-protection fault.
+    not_ours,  ///< Another MSR: ask the next.
+};
+
+}  // namespace pvx::inline v0::host
