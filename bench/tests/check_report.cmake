@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: MIT
+# cmake -D FILE=report.json -D ROWS=n -D KEYS=a,b,... -P check_report.cmake
+# The report has a fingerprint and at least n rows, each with all of the keys.
+file(READ "${FILE}" report)
+foreach(key cpu cpus governor hypervisor kernel compiler flags)
+  string(JSON value GET "${report}" fingerprint "${key}")
+endforeach()
+string(JSON program GET "${report}" program)
+string(JSON rows LENGTH "${report}" rows)
+if(rows LESS ROWS)
+  message(FATAL_ERROR "${FILE}: ${rows} rows, not ${ROWS}")
+endif()
+string(REPLACE "," ";" keys "${KEYS}")
+math(EXPR last "${rows} - 1")
+foreach(row RANGE ${last})
+  foreach(key ${keys})
+    string(JSON value GET "${report}" rows ${row} "${key}")
+  endforeach()
+endforeach()
+message("${program}: ${rows} rows")
