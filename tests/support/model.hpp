@@ -88,6 +88,14 @@ public:
         if (!good || traces_) show(o);
     }
 
+    /// What the runs must have reached besides, so that they say something.
+    void reached(bool holds, char const* name, char const* what) {
+        if (holds) return;
+        run_ += 1;
+        wrong_ += 1;
+        printf("FAIL %s: %s\n", name, what);
+    }
+
     /// Exit code: 0 if all was as expected.
     int result() const {
         printf("%u of %u models as expected\n", run_ - wrong_, run_);

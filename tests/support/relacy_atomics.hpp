@@ -111,8 +111,8 @@ constexpr rl::memory_order relacy_order(rmw_order auto o) {
     return rl::mo_seq_cst;
 }
 
-/// What a site does. A compare-and-swap is an rmw, by its success order.
-enum class operation : uint8_t { load, store, rmw, fence };
+/// What a site does. A compare-and-swap is two: an rmw by its success order, a failed_cas by its failure order.
+enum class operation : uint8_t { load, store, rmw, failed_cas, fence };
 
 /// One operation of the code under test, as a mutation sees it.
 struct site {
@@ -204,7 +204,8 @@ public:
         static_assert(relacy_order(failure) <= strongest_failure(relacy_order(success)),
                       "Relacy has no CAS whose failure is ordered more strongly than its success");
         rl::memory_order const won = mutated<M>(operation::rmw, relacy_order(success), sizeof(T), where);
-        rl::memory_order const lost = std::min(relacy_order(failure), strongest_failure(won));
+        rl::memory_order const failed = mutated<M>(operation::failed_cas, relacy_order(failure), sizeof(T), where);
+        rl::memory_order const lost = std::min(failed, strongest_failure(won));
         return object_->compare_exchange_strong(expected, desired, won, where.info(), lost, where.info());
     }
 

@@ -12,7 +12,7 @@
 ///     ... halted or spinning ...                CAS asleep -> asleep|pending   [defer-asleep] [defer-pending]
 ///     old = exchange(draining)  [defer-pending] CAS won: no IPI, the waiter owes a flush
 ///     old != asleep: flush everything           CAS lost: IPI
-///     byte = awake           [defer-awake]
+///     byte = awake
 ///
 /// Draining is a state of its own for the sake of NMIs. One that lands between the exchange and the end of the flush
 /// must see that a flush is owed, and does it itself. To flush first and clear the byte afterwards would lose a second
@@ -70,11 +70,11 @@ public:
         // Relaxed: what another CPU may change here, asleep to asleep|pending, does not change the answer.
         if (byte.load(order::relaxed) == deferral::awake) return false;
         // order: acquire [defer-pending] the flusher's page-table stores; pairs with the CAS in defer(). A flusher that
-        // skips the CAS is answered by the full fence in flush_all_local(); pairs with its fence before [defer-skip].
+        // skips the CAS relies on the fence in flush_all_local() [defer-skip].
         bool const owed = byte.exchange(deferral::draining, order::acquire) != deferral::asleep;
         if (owed) machine_.flush_all_local();
-        // order: release [defer-awake] the flush before awake: an NMI, or this CPU's next enter(), begins from here
-        byte.store(deferral::awake, order::release);
+        // Relaxed: the flush is a full fence, and without one nothing was done that awake could announce.
+        byte.store(deferral::awake, order::relaxed);
         return owed;
     }
 

@@ -88,6 +88,8 @@ public:
             for (; others != 0; others &= others - 1) {
                 cpu_index const cpu{i * const_cpu_mask_view::word_bits + lowest_bit(others)};
                 if (!(to_host && in_host(cpu)) && !(deferring && defers_now(cpu))) continue;
+                // order: seq_cst fence [flush-skip] page-table stores before the look at a byte that has a flush
+                // pending; pairs with the fence in flush_guest_tlb(), and [defer-skip] with flush_all_local()
                 if (!fenced) machine_.fence(order::seq_cst);
                 fenced = true;
                 if (!(to_host && leave_to_host(cpu, true)) && !(deferring && defer_fenced(cpu))) continue;

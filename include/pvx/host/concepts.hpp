@@ -18,7 +18,8 @@ concept object_type = !same_as<T, void>;
 /// or not reachable from a context that must not sleep. The object does not cross a page. Until the guard is gone, what
 /// was mapped under it stays and cannot fault; so it does under a later guard, if `generation` is the same there: a
 /// change of the memory map changes it first, and then waits for the guards that were taken before. No generation comes
-/// twice.
+/// twice. Memory that was taken from the guest, and is given back with what it held, is out of every guest CPU's reach
+/// until each vCPU has entered once more.
 template <class E, class T>
 concept guest_memory_policy = requires(E const e, guest_phys address) {
     e.read_guard();                                  // read_guard() holds off changes of the memory map while it lives
@@ -40,7 +41,8 @@ concept run_clock_policy = requires(E const e) {
 /// translation of the guest is gone: all PCIDs, global ones, paging-structure entries, and what software remembers of
 /// guest-virtual addresses. With shadow paging the shadow tables are synchronised with the guest's first; finer flushes
 /// that were queued are dropped. Inside a nested guest, the flush is owed to the tag (ASID, VPID) of the level whose
-/// memory the steal-time page is in, as well. It, or the entry that follows, is a full fence for memory.
+/// memory the steal-time page is in, as well. It is a full fence for memory, before anything reads the guest's page
+/// tables again; on x86 it need not be one of its own, since pvx comes to it by a locked exchange.
 template <class E>
 concept guest_tlb_policy = requires(E const e) {
     e.flush_guest_tlb();  // flush_guest_tlb() drops all translations before the next guest instruction

@@ -105,16 +105,17 @@ public:
         bool const in_doubt = published_ != 0 && (page == nullptr || published_at_ != mapped_);
         bool owed = false;
         if (page != nullptr) {
-            // order: seq_cst [flush-set] page-table stores of the CPU that left a flush; pairs with the CAS in
-            // guest::tlb_flush. The flush below, or the entry, is the full fence that a CPU which skips the CAS needs.
-            uint8_t const byte = environment_.ref(page->preempted).exchange(0, order::seq_cst);
+            // order: acquire [flush-set] page-table stores of the CPU that left a flush; pairs with the CAS in
+            // guest::tlb_flush. One that skips the CAS relies on the fence in flush_guest_tlb() [flush-skip].
+            uint8_t const byte = environment_.ref(page->preempted).exchange(0, order::acquire);
             owed = (byte & abi::steal_flush_tlb) != 0;
             bool const charged = charge(*page);
             if (byte != 0 || charged) environment_.mark_dirty(address());
         } else if (enabled()) {
             tell(steal_event::page_out_of_reach);
         }
-        published_ = 0;
+        // A page that is gone may come back with the bits that were left in it: they are taken back then.
+        if (page != nullptr || !enabled()) published_ = 0;
         if (owed || in_doubt) {
             tell(owed ? steal_event::flushed : steal_event::flushed_in_doubt);
             environment_.flush_guest_tlb();
