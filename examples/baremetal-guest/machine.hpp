@@ -3,7 +3,8 @@
 
 /// \file
 /// The machine object of this kernel: all that pvx needs of an operating system, in one file. To port pvx, copy it and
-/// replace what is in namespace os. Five functions and one table are the OS's own; the rest comes from the x86-64 base.
+/// replace what is in namespace os. Seven functions, a byte and one table are the OS's own; the rest comes from the
+/// x86-64 base.
 
 #include <pvx/arch/x86_64.hpp>
 #include <pvx/guest.hpp>
@@ -11,6 +12,7 @@
 #include "os/apic.hpp"
 #include "os/memory.hpp"
 #include "os/per_cpu.hpp"
+#include "os/shootdown.hpp"
 
 /// One record of each kind per CPU, 64 bytes apart. Dense, because flushing looks at all of them at once.
 template <class T>
@@ -20,6 +22,8 @@ inline constinit T shared_records[os::max_cpus] = {};
 struct machine : pvx::arch::x86_64 {
     /// Chosen once, at set-up: VMCALL or VMMCALL.
     static inline constinit auto hypercall_by = pvx::arch::hypercall_instruction::vmcall;
+    /// The same: IPIs to many CPUs by hypercall, or each by its own command.
+    static inline constinit bool ipis_by_hypercall = false;
 
     // --- who the CPUs are ---
 
@@ -41,4 +45,19 @@ struct machine : pvx::arch::x86_64 {
         return pvx::arch::hypercall(hypercall_by, number, a0, a1, a2, a3);
     }
     void native_ipi(pvx::apic_id id, pvx::abi::apic_command command) const { os::send_command(id.value, command); }
+
+    // --- translations ---
+
+    void flush_all_local() const { os::flush_all_local(); }
+
+    void flush_remote(pvx::const_cpu_mask_view mask, pvx::guest::flush_request const& request, uint32_t) const {
+        os::ask_for_flush(mask, request);
+        if (ipis_by_hypercall)
+            (void)pvx::guest::ipi<machine>{*this}.send(mask, os::shootdown_command);
+        else
+            mask.for_each([&](pvx::cpu_index cpu) { native_ipi(apic(cpu), os::shootdown_command); });
+        os::wait_for_flush(mask);
+    }
+
+    uint8_t& deferral(pvx::cpu_index cpu) const { return os::cpu_record(cpu.value).deferral; }
 };

@@ -5,6 +5,7 @@
 #include "os/attempt.hpp"
 #include "os/command_line.hpp"
 #include "os/job.hpp"
+#include "os/trap.hpp"
 
 namespace pv {
 namespace {
@@ -17,12 +18,18 @@ constinit guest::configuration chosen;
 constinit status steal_results[os::max_cpus] = {};
 constinit status clock_results[os::max_cpus] = {};
 
+/// `flush=` names the way, or both.
+bool prunes_by(os::string_view way) {
+    os::string_view const chosen_way = os::option_value("flush", "both");
+    return chosen_way == way || chosen_way == "both";
+}
+
 guest::switches user_switches() {
     auto const on = [](os::string_view name) { return !(os::option_value(name, "on") == "off"); };
     guest::switches s;
     s.clock = on("clock");
     s.steal_time = on("steal");
-    s.tlb_flush = on("tlb");
+    s.tlb_flush = prunes_by("host");
     s.send_ipi = on("ipi");
     s.sched_yield = on("yield");
     s.kick = on("kick");
@@ -43,7 +50,10 @@ void initialise() {
     found = guest::detect_features(machine{});
     machine::hypercall_by = pvx::arch::hypercall_instruction_of(found.vendor);
     chosen = guest::configure(found, os::cpu_count(), user_switches());
+    machine::ipis_by_hypercall = bool(chosen.send_ipi);
     (void)clock();  // constructed before another CPU can come along
+    (void)flush();
+    set_flush_hook();
     os::run_on_all([] { enable_this_cpu(); });
 }
 
@@ -58,6 +68,17 @@ void enable_this_cpu() {
         chosen.steal_time ? unless_it_faults([&] { return steal.enable(self); }) : status::unsupported;
     clock_results[self.value] =
         chosen.clock ? unless_it_faults([&] { return clock().enable(self); }) : status::unsupported;
+}
+
+guest::tlb_flush<machine> const& flush() {
+    static guest::tlb_flush<machine> const object{
+        machine{},
+        {.host_bits = chosen.tlb_flush ? pvx::abi::steal_preempted : uint8_t{0}, .deferral = prunes_by("deferred")}};
+    return object;
+}
+
+void set_flush_hook() {
+    os::set_entry_hook([](uint32_t cpu) { (void)deferred.leave(pvx::cpu_index{cpu}); });
 }
 
 guest::kvm_clock<machine>& clock() {

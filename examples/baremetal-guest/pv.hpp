@@ -8,8 +8,8 @@
 
 namespace pv {
 
-/// Detects, decides, and registers each CPU's records. Words on the command line switch features off: clock=off,
-/// steal=off, tlb=off, ipi=off, yield=off, kick=off. Once, before any suite.
+/// Detects, decides, and registers each CPU's records. The command line can switch features off, see options in
+/// suites.hpp. Once, before any suite.
 void initialise();
 
 pvx::guest::features const& features();
@@ -24,7 +24,13 @@ void enable_this_cpu();
 
 inline constexpr pvx::guest::steal_time<machine> steal{machine{}};
 inline constexpr pvx::guest::ipi<machine> ipi{machine{}};
+inline constexpr pvx::guest::deferred_flush<machine> deferred{machine{}};
 pvx::guest::kvm_clock<machine>& clock();
+/// Prunes as the host and the command line allow.
+pvx::guest::tlb_flush<machine> const& flush();
+
+/// The NMI, #MC, #DB and #BP entries do what this CPU has deferred.
+void set_flush_hook();
 
 /// The steal-time page and the clock record of a CPU.
 inline pvx::abi::kvm_steal_time& steal_page(uint32_t cpu) { return shared_records<pvx::abi::kvm_steal_time>[cpu]; }

@@ -2,7 +2,7 @@
 #pragma once
 
 /// \file
-/// What the guest can run: each suite is a word of the command line.
+/// What the command line can say: each suite is a word of it, each option a key=value.
 
 #include "os/string_view.hpp"
 
@@ -20,6 +20,8 @@ struct suite {
 bool report();
 bool conformance();
 bool bench();
+bool torture();
+bool shootdown();
 bool selftest();
 
 /// faults.cpp: faults on the first CPU, faults on another one, hangs.
@@ -31,10 +33,33 @@ inline constexpr suite suites[] = {
     {"report", "what the hypervisor offers, what pvx makes of it and why, what each vCPU is given", report},
     {"conform", "conformance of the hypervisor's side of the KVM ABI, as TAP", conformance},
     {"bench", "what exits, IPIs and wake-ups cost", bench},
+    {"shootdown", "TLB shootdowns, and locks beside them, for each way to prune the flushes", shootdown},
+    {"torture", "the conformance cases about TLB flushes, at length", torture},
     {"selftest", "the small OS below the suites: CPUs, timer, faults, memory", selftest},
     {"fault", "raises #UD, or goes wrong as kind= says", fault, true},
     {"fault-ap", "raises #UD on CPU 1", fault_ap, true},
     {"hang", "never ends", hang, true},
+};
+
+struct option {
+    os::string_view key;
+    /// Parted by |; `N` is any number, nothing any text.
+    os::string_view values;
+    os::string_view summary;
+    bool hidden = false;
+};
+
+inline constexpr option options[] = {
+    {"clock", "on|off", "use the KVM clock"},
+    {"steal", "on|off", "use the steal-time page"},
+    {"flush", "off|host|deferred|both", "leave TLB flushes to the host, to vCPUs that wait, or to both (default)"},
+    {"ipi", "on|off", "use IPIs by hypercall"},
+    {"yield", "on|off", "use directed yield"},
+    {"kick", "on|off", "use the kick"},
+    {"format", "table|tsv", "bench: for people or for programs"},
+    {"seconds", "N", "shootdown: for each way and workload (default 10)"},
+    {"shootdowns", "N", "torture: for each case (default 100000)"},
+    {"kind", "", "fault: which", true},
 };
 
 /// What runs if the command line names nothing.

@@ -4,7 +4,7 @@
 # Starts a QEMU, passes on what the guest writes, and turns the way it ended into an exit code. The machine of the guest is the
 # same on every hypervisor; only accelerator, CPU and the way of its output differ.
 #
-# In: guest, guest_initrd, vcpus, memory, append, timeout, host_cpus, reset_ok, dry_run, work (a scratch folder).
+# In: guest, guest_initrd, vcpus, memory, append, timeout, host_cpus, reset_ok, dry_run, exact, work (a scratch folder).
 
 # guest_machine FILE INITRD: sets `machine`, without accelerator and serial port.
 guest_machine() {
@@ -157,7 +157,10 @@ first_cpus() {
 readonly l1_boot_seconds=120 # 3 to 5 on an idle machine
 
 run_nested() {
-    local image l1
+    local image l1 emulator=(-accel tcg,thread=multi)
+    # The clock of all devices and of the TSC is then the number of instructions executed; while all CPUs are idle it jumps
+    # to the next timer.
+    if [[ $exact = yes ]]; then emulator=(-accel tcg,thread=single -icount "shift=0,sleep=off"); fi
     need busybox=busybox-static cpio=cpio
     if [[ -z $kernel_image ]]; then
         kernel_of_series "$kernel_series"
@@ -169,7 +172,7 @@ run_nested() {
     pack_run
     host_cpus=${host_cpus:-2}
     # Memory: the guest's, the initramfs twice, and 300 MB for Linux and QEMU.
-    l1=(qemu-system-x86_64 -M pc -accel tcg,thread=multi -cpu EPYC-Milan,+svm,+npt -smp "$host_cpus" -m $((memory + 420))
+    l1=(qemu-system-x86_64 -M pc "${emulator[@]}" -cpu EPYC-Milan,+svm,+npt -smp "$host_cpus" -m $((memory + 420))
         -nodefaults -no-user-config -no-reboot -nographic -kernel "$kernel_image" -initrd "$work/initrd"
         -chardev "file,id=console,path=$work/console" -serial chardev:console
         -chardev stdio,id=guest,signal=off -serial chardev:guest

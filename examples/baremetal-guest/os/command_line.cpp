@@ -46,18 +46,23 @@ string_view option_value(string_view key, string_view fallback) {
     return fallback;
 }
 
-uint64_t option_number(string_view key, uint64_t fallback) {
-    string_view const text = option_value(key, {});
-    if (text.data() == nullptr) return fallback;
+bool parse_number(string_view text, uint64_t& number) {
     uint32_t const base = text.starts_with("0x") ? 16 : 10;
     string_view const digits = base == 16 ? text.substr(2) : text;
-    uint64_t number = 0;
+    uint64_t value = 0;
     bool good = !digits.empty() && digits.size() <= 16;
     for (char const c : digits) {
         good = good && digit_value(c) < base;
-        number = number * base + digit_value(c);
+        value = value * base + digit_value(c);
     }
-    if (!good) panic("{}={} is not a number", key, text);
+    if (good) number = value;
+    return good;
+}
+
+uint64_t option_number(string_view key, uint64_t fallback) {
+    string_view const text = option_value(key, {});
+    uint64_t number = fallback;
+    if (text.data() != nullptr && !parse_number(text, number)) panic("{}={} is not a number", key, text);
     return number;
 }
 

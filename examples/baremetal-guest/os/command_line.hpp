@@ -34,7 +34,9 @@ public:
 bool option(string_view word);
 /// The value of `key=value`, or the fallback.
 string_view option_value(string_view key, string_view fallback);
-/// The same as a decimal or 0x number; one that is none is a panic.
+/// A decimal or 0x number; false, and unchanged, if the text is none.
+bool parse_number(string_view text, uint64_t& number);
+/// The value of an option as a number; one that is none is a panic.
 uint64_t option_number(string_view key, uint64_t fallback);
 
 }  // namespace os

@@ -74,6 +74,12 @@ inline void invlpg(uint64_t address) {
     asm volatile("invlpg (%0)" ::"r"(reinterpret_cast<void const*>(address)) : "memory");
 }
 
+/// INT n: enters as the exception or interrupt of that vector would, without an error code.
+template <uint8_t Vector>
+inline void software_interrupt() {
+    asm volatile("int %0" ::"i"(Vector) : "memory");
+}
+
 /// Raises #UD.
 [[noreturn]] inline void undefined_instruction() {
     asm volatile("ud2");

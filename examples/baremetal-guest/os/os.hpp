@@ -15,5 +15,6 @@
 #include "paging.hpp"
 #include "panic.hpp"
 #include "per_cpu.hpp"
+#include "shootdown.hpp"
 #include "timer.hpp"
 #include "trap.hpp"

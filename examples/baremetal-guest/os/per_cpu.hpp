@@ -7,6 +7,7 @@
 #include "attempt.hpp"
 #include "cpu_ops.hpp"
 #include "job.hpp"
+#include "shootdown.hpp"
 #include "timer.hpp"
 
 namespace os {
@@ -49,8 +50,10 @@ struct alignas(64) per_cpu {
     cpu_stacks* stacks;
     uint32_t online;  // shared: set by the CPU, read by the one that starts it
     bool in_nmi;
+    uint8_t deferral;  // shared: guest/deferred_flush.hpp
     cpu_timers timers;
-    job_slot job;  // shared, see job.cpp
+    job_slot job;              // shared, see job.cpp
+    shootdown_slot shootdown;  // shared, see shootdown.cpp
 };
 
 /// The record of a CPU.

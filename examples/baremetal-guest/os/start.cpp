@@ -56,6 +56,7 @@ void os_start(os::boot_protocol protocol, uint64_t address) {
     initialise_clock(acpi.pm_timer_port);
     initialise_timer();
     set_irq_handler(vector_wake, on_wake);
+    initialise_shootdown();
     arch::irq_enable();
     start_other_cpus(acpi);
     exit(guest_main());

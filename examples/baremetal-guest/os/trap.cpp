@@ -26,6 +26,7 @@ constexpr uint64_t vector_pic_spurious_2 = 0x2f;
 constinit irq_handler irq_handlers[256]{};
 constinit exception_handler exception_handlers[exception_count]{};
 constinit nmi_handler the_nmi_handler = nullptr;
+constinit entry_hook the_entry_hook = nullptr;
 
 constexpr string_view exception_names[exception_count] = {
     "#DE divide error",
@@ -74,6 +75,17 @@ private:
     per_cpu& cpu_;
     attempt_record* attempt_;
 };
+
+/// Also where interrupts are off.
+constexpr bool comes_any_time(uint64_t vector) {
+    return vector == vector_nmi || vector == vector_machine_check || vector == vector_debug ||
+           vector == vector_breakpoint;
+}
+
+void call_entry_hook() {
+    if (the_entry_hook == nullptr) return;
+    if (per_cpu const* const cpu = this_cpu_or_null(); cpu != nullptr) the_entry_hook(cpu->index);
+}
 
 void handle_nmi(trap_frame& frame) {
     if (is_panicking()) halt_for_ever();
@@ -130,6 +142,7 @@ bool end_attempt(trap_frame& frame) {
 void set_irq_handler(uint8_t vector, irq_handler handler) { irq_handlers[vector] = handler; }
 void set_nmi_handler(nmi_handler handler) { the_nmi_handler = handler; }
 void set_exception_handler(uint8_t vector, exception_handler handler) { exception_handlers[vector] = handler; }
+void set_entry_hook(entry_hook hook) { the_entry_hook = hook; }
 
 void enable_machine_checks() {
     constexpr pvx::abi::cpuid_bit machine_check{1, 0, pvx::abi::cpuid_reg::edx, 7};
@@ -141,6 +154,7 @@ void enable_machine_checks() {
 
 void os_trap(os::trap_frame* frame) {
     using namespace os;
+    if (comes_any_time(frame->vector)) call_entry_hook();
     if (frame->vector == vector_nmi) return handle_nmi(*frame);
     if (frame->vector >= exception_count) return handle_irq(*frame);
     if (handle_exception(*frame) || end_attempt(*frame)) return;

@@ -18,7 +18,9 @@ struct trap_frame {
 };
 static_assert(sizeof(trap_frame) == 22 * 8);
 
+inline constexpr uint8_t vector_debug = 1;
 inline constexpr uint8_t vector_nmi = 2;
+inline constexpr uint8_t vector_breakpoint = 3;
 inline constexpr uint8_t vector_double_fault = 8;
 inline constexpr uint8_t vector_machine_check = 18;
 /// Interrupt vectors below are exceptions or those of the masked legacy PICs.
@@ -27,6 +29,7 @@ inline constexpr uint8_t first_free_vector = 0x30;
 inline constexpr uint8_t last_free_vector = 0xef;
 inline constexpr uint8_t vector_timer = 0xf0;
 inline constexpr uint8_t vector_wake = 0xf1;
+inline constexpr uint8_t vector_shootdown = 0xf2;
 inline constexpr uint8_t vector_spurious = 0xff;
 
 /// Called with interrupts off; EOI follows.
@@ -37,11 +40,18 @@ using nmi_handler = void (*)(trap_frame&);
 /// True: handled, go on at the frame. False: somebody else's.
 using exception_handler = bool (*)(trap_frame&);
 
+/// Called with the CPU's number, first of all, in every entry that interrupts also where interrupts are off: NMI, #MC,
+/// #DB, #BP. Before it has returned, nothing but the OS's own memory may be touched.
+using entry_hook = void (*)(uint32_t cpu);
+
 /// A null handler takes the old one away; what nobody handles is reported and ends the run.
 void set_irq_handler(uint8_t vector, irq_handler handler);
 void set_nmi_handler(nmi_handler handler);
 /// Comes before attempts. \pre vector < 32, not NMI
 void set_exception_handler(uint8_t vector, exception_handler handler);
+
+/// Null: none.
+void set_entry_hook(entry_hook hook);
 
 /// Machine checks on this CPU are exceptions from now on; until then they are a shutdown.
 void enable_machine_checks();

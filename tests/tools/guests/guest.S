@@ -9,6 +9,7 @@
 //   -DGUEST_TICK      prints "tick" for ever, with a pause between two: is the output live?
 //   -DGUEST_BYTES     sends all 256 byte values, to see that none is changed on the way out
 //   -DGUEST_BULK      sends 64 KiB of numbered lines
+//   -DGUEST_COUNT     prints the TSC ticks that 102 instructions took
 
 #ifndef EXIT_VALUE
 #define EXIT_VALUE 0
@@ -132,6 +133,19 @@ done:
     jb 1b
     xor %eax, %eax
     out %eax, $0xf4
+
+#elif defined(GUEST_COUNT)
+    rdtsc
+    mov %eax, %ebx
+    .rept 100
+    nop
+    .endr
+    rdtsc
+    sub %ebx, %eax
+    mov $text_ticks, %esi
+    call put_hex
+    xor %eax, %eax
+    out %eax, $0xf4
 #endif
 
 stop:
@@ -193,6 +207,7 @@ text_hang:  .asciz "about to hang\n"
 text_fault: .asciz "about to triple-fault\n"
 text_tick:  .asciz "tick\n"
 text_line:  .asciz "line 0x"
+text_ticks: .asciz "ticks=0x"
 no_idt:     .word 0
             .long 0
 

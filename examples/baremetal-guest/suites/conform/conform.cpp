@@ -5,6 +5,7 @@
 /// not offered is skipped with its reason. [kvm-msr] [kvm-cpuid] [kvm-hypercall]
 
 #include "../../os/clock.hpp"
+#include "../../os/command_line.hpp"
 #include "../../os/console.hpp"
 #include "../../os/job.hpp"
 #include "../../os/trap.hpp"
@@ -16,7 +17,9 @@ namespace {
 
 namespace abi = pvx::abi;
 
-constexpr case_list const* parts[] = {&msr_cases, &steal_cases, &clock_cases, &hypercall_cases, &ipi_cases};
+constexpr case_list const* all_parts[] = {&msr_cases,       &steal_cases, &clock_cases,
+                                          &hypercall_cases, &ipi_cases,   &flush_cases};
+constexpr case_list const* flush_part[] = {&flush_cases};
 
 /// The vector of an interrupt that came and that no case waits for; 0 if there was none.
 constinit uint32_t stray = 0;
@@ -83,11 +86,8 @@ void print_result(uint32_t number, test_case const& c, outcome const& o, uint64_
     if (ns > 1'000'000'000) os::print("# took {} s\n", os::fixed{static_cast<int64_t>(ns / 10'000'000), 2});
 }
 
-}  // namespace
-}  // namespace conform
-
-bool conformance() {
-    using namespace conform;
+template <uint32_t N>
+bool run(os::string_view name, case_list const* const (&parts)[N]) {
     uint32_t total = 0;
     for (case_list const* part : parts) total += part->count;
     os::print("TAP version 14\n1..{}\n", total);
@@ -106,6 +106,18 @@ bool conformance() {
             skipped += o.what() == outcome::kind::skip;
         }
     set_stray_handlers(nullptr, nullptr);
-    os::print("# conform: {} passed, {} failed, {} skipped\n", passed, failed, skipped);
+    os::print("# {}: {} passed, {} failed, {} skipped\n", name, passed, failed, skipped);
     return failed == 0;
+}
+
+}  // namespace
+}  // namespace conform
+
+bool conformance() { return conform::run("conform", conform::all_parts); }
+
+bool torture() {
+    conform::set_wanted_shootdowns(os::option_number("shootdowns", 100'000));
+    bool const good = conform::run("torture", conform::flush_part);
+    conform::set_wanted_shootdowns(0);
+    return good;
 }

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT
+
+/// \file
+/// What pruning saves: the same two workloads for each way to prune, in turns of a few seconds, so that a disturbance
+/// meets all of them. A stale read anywhere is a failure.
+///
+/// *shootdowns*: one vCPU flushes all others, which compute, and now and then wait with interrupts off.
+/// *locks*: a quarter of the vCPUs compute and flush all others, which fight for a lock with interrupts off: who waits
+/// long halts until it is kicked, and cannot answer an IPI before it has had the lock.
+
+#include "../os/command_line.hpp"
+#include "../os/console.hpp"
+#include "../os/panic.hpp"
+#include "flush_load.hpp"
+
+namespace {
+
+namespace abi = pvx::abi;
+namespace order = pvx::order;
+using flush_load::plan;
+using flush_load::tally;
+
+constexpr uint64_t slice_s = 2;
+constexpr uint64_t default_s = 10;
+
+// --- a lock whose waiters halt ---
+
+/// A queue lock. Who waits polls for a while, then halts until the one before kicks it; where there is no kick it polls
+/// on. In the order of its arrival everybody gets it, interrupts off.
+class queue_lock {
+public:
+    /// \pre interrupts are off
+    void lock(bool deferring) {
+        machine const m;
+        uint32_t const self = m.self().value;
+        node& mine = nodes_[self];
+        m.ref(mine.next).store(nobody, order::relaxed);
+        m.ref(mine.state).store(waiting, order::relaxed);
+        // order: acq_rel [load-lock-tail] the node before the tail that leads to it, and, if it is free, what the last
+        // owner wrote; pairs with itself and the CAS in unlock()
+        uint32_t const before = m.ref(tail_).exchange(self + 1, order::acq_rel);
+        if (before == nobody) return;
+        // order: release [load-lock-next] the node before the link to it; pairs with [load-lock-next] in next_of()
+        m.ref(nodes_[before - 1].next).store(self + 1, order::release);
+        for (uint32_t i = 0; i < polls; ++i) {
+            if (is_granted(mine)) return;
+            m.relax();
+        }
+        bool const halts = bool(pv::configuration().kick);
+        // order: acquire [load-lock-grant] where it fails the lock is ours; relaxed is not enough for `granted`
+        uint32_t found = waiting;
+        if (halts && !m.ref(mine.state).compare_exchange(found, halted, order::acquire, order::acquire)) return;
+        while (!is_granted(mine)) {
+            // Through leave() after each halt, since an NMI may have ended the deferral.
+            if (deferring) pv::deferred.enter(m.self());
+            if (!halts)
+                while (!is_granted(mine)) m.relax();
+            else if (!is_granted(mine))
+                m.halt_irqs_off();  // a kick that came before it is not lost
+            if (deferring) (void)pv::deferred.leave(m.self());
+        }
+    }
+
+    void unlock() {
+        machine const m;
+        node& mine = nodes_[m.self().value];
+        uint32_t next = next_of(mine);
+        uint32_t expected = m.self().value + 1;
+        // order: release [load-lock-tail] what the owner wrote; pairs with the exchange in lock()
+        if (next == nobody && m.ref(tail_).compare_exchange(expected, nobody, order::release, order::relaxed)) return;
+        while (next == nobody) {  // it is about to link itself
+            m.relax();
+            next = next_of(mine);
+        }
+        // order: acq_rel [load-lock-grant] what the owner wrote; pairs with is_granted() and the CAS in lock()
+        uint32_t const was = m.ref(nodes_[next - 1].state).exchange(granted, order::acq_rel);
+        if (was == halted) (void)m.hypercall(abi::kvm_hypercall::kick_cpu, 0, os::cpu_apic_id(next - 1), 0, 0);
+    }
+
+private:
+    static constexpr uint32_t nobody = 0;
+    enum : uint32_t { waiting, halted, granted };
+    static constexpr uint32_t polls = 200;
+
+    struct alignas(64) node {
+        uint32_t next;
+        uint32_t state;
+    };
+
+    static uint32_t next_of(node& n) {
+        // order: acquire [load-lock-next]; pairs with [load-lock-next] in lock()
+        return machine{}.ref(n.next).load(order::acquire);
+    }
+    static bool is_granted(node& n) {
+        // order: acquire [load-lock-grant] what the last owner wrote; pairs with [load-lock-grant] in unlock()
+        return machine{}.ref(n.state).load(order::acquire) == granted;
+    }
+
+    node nodes_[os::max_cpus];
+    uint32_t tail_;
+};
+
+constinit queue_lock the_lock{};
+
+/// One lock operation, some 2 us inside and 10 us outside.
+void lock_turn(bool deferring) {
+    machine const m;
+    auto const irqs = m.irq_save();
+    the_lock.lock(deferring);
+    flush_load::this_participant().look();  // before an interrupt can repair anything
+    os::delay_us(2);
+    the_lock.unlock();
+    m.irq_restore(irqs);
+    os::delay_us(10);
+}
+
+// --- ways and workloads ---
+
+/// A way to prune, and what came of it.
+struct way {
+    char const* name;
+    bool host;
+    bool deferral;
+    tally sum;
+    uint64_t ns;
+    flush_load::histogram times;
+
+    uint64_t per_second(uint64_t count) const { return ns == 0 ? 0 : count * 100'000'000'000 / ns; }  // in 1/100
+    uint64_t flush_rate() const { return per_second(sum.shootdowns); }
+    uint64_t turn_rate() const { return per_second(sum.turns); }
+};
+
+struct workload {
+    char const* name;
+    uint32_t flushers;
+    flush_load::pace then;
+    void (*turn)(bool deferring);
+    char const* turns;
+};
+
+os::fixed hundredths(uint64_t n) { return {static_cast<int64_t>(n), 2}; }
+os::fixed ratio(uint64_t a, uint64_t b) { return hundredths(b == 0 ? 0 : a * 100 / b); }
+
+void run_slice(way& w, workload const& load, uint64_t us) {
+    plan p{.options = {.host_bits = w.host ? abi::steal_preempted : uint8_t{0}, .deferral = w.deferral},
+           .flushers = load.flushers,
+           .us = us,
+           .then = load.then};
+    p.times = &w.times;
+    tally const t = flush_load::run(p, [&] { load.turn(w.deferral); });
+    w.sum.add(t);
+    w.ns += t.ns;
+}
+
+void print_way(way const& w, way const& off, way const* host, workload const& load) {
+    uint64_t const n = w.sum.shootdowns;
+    os::fixed const median_us = hundredths(os::tsc_to_ns(w.times.permille(500)) / 10);
+    os::fixed const late_us = hundredths(os::tsc_to_ns(w.times.permille(990)) / 10);
+    os::print("{:<9} {:>8} {:>8} {:>7} {:>10} {:>10} {:>7} {:>7} {:>8} {:>10} {:>7}\n", w.name, n,
+              hundredths(w.flush_rate()), ratio(w.flush_rate(), off.flush_rate()), median_us, late_us,
+              ratio(w.sum.ipis, n), ratio(w.sum.to_host, n), ratio(w.sum.deferred, n), hundredths(w.turn_rate()),
+              ratio(w.turn_rate(), off.turn_rate()));
+    os::print("# bench: {}.{}.rate {} 1/s\n", load.name, w.name, hundredths(w.flush_rate()));
+    os::print("# bench: {}.{}.median {} us\n", load.name, w.name, median_us);
+    os::print("# bench: {}.{}.p99 {} us\n", load.name, w.name, late_us);
+    os::print("# bench: {}.{}.turns {} 1/s\n", load.name, w.name, hundredths(w.turn_rate()));
+    if (host != nullptr && host != &w && w.host) {
+        os::print("# bench: {}.{}.rate_to_host {} x\n", load.name, w.name, ratio(w.flush_rate(), host->flush_rate()));
+        os::print("# bench: {}.{}.turns_to_host {} x\n", load.name, w.name, ratio(w.turn_rate(), host->turn_rate()));
+    }
+}
+
+bool run_workload(workload const& load, uint64_t seconds) {
+    static constinit way ways[] = {
+        {.name = "off", .host = false, .deferral = false, .sum = {}, .ns = 0, .times = {}},
+        {.name = "host", .host = true, .deferral = false, .sum = {}, .ns = 0, .times = {}},
+        {.name = "deferred", .host = false, .deferral = true, .sum = {}, .ns = 0, .times = {}},
+        {.name = "both", .host = true, .deferral = true, .sum = {}, .ns = 0, .times = {}}};
+    pvx::guest::decision const by_host = pv::configuration().tlb_flush;
+    uint64_t const slice = seconds < slice_s ? seconds : slice_s;
+    uint64_t const rounds = seconds / slice;
+    for (way& w : ways) w.sum = {}, w.ns = 0, w.times = {};
+    for (uint64_t round = 0; round < rounds; ++round) {
+        for (way& w : ways)
+            if (!w.host || by_host) run_slice(w, load, slice * 1'000'000);
+        os::print("# {}: round {} of {}\n", load.name, round + 1, rounds);
+    }
+
+    os::print("\n{}: {} flushing, {} {}\n", load.name, load.flushers, os::cpu_count() - load.flushers, load.turns);
+    os::print("{:<9} {:>8} {:>8} {:>7} {:>10} {:>10} {:>7} {:>7} {:>8} {:>10} {:>7}\n", "pruned", "flushes", "per s",
+              "to off", "median us", "99% us", "IPIs", "by host", "deferred", "turns/s", "to off");
+    uint64_t stale = 0, illegal = 0;
+    for (way const& w : ways) {
+        if (w.host && !by_host) {
+            os::print("{:<9} not: {}\n", w.name, pvx::guest::to_string(by_host.why));
+            continue;
+        }
+        print_way(w, ways[0], by_host ? &ways[1] : nullptr, load);
+        stale += w.sum.stale;
+        illegal += w.sum.own_set + w.sum.illegal;
+    }
+    if (stale != 0) os::print("FAILED: {} reads used an old translation\n", stale);
+    if (illegal != 0) os::print("FAILED: {} times, a preempted byte was not what it may be\n", illegal);
+    return stale == 0 && illegal == 0;
+}
+
+}  // namespace
+
+bool shootdown() {
+    uint64_t const seconds = os::option_number("seconds", default_s);
+    uint32_t const cpus = os::cpu_count();
+    if (cpus < 2 || seconds == 0) {
+        os::print("shootdown: needs two vCPUs, and a second or more\n");
+        return false;
+    }
+    os::print("shootdown: takes {} s; IPIs and pruned vCPUs are per flush\n", seconds * 8);
+    workload const loads[] = {
+        {"shootdown", 1, flush_load::pace::none, [](bool deferring) { flush_load::waiting_turn(deferring); },
+         "compute, and wait up to 64 us with interrupts off"},
+        {"locks", cpus < 4 ? 1 : cpus / 4, flush_load::pace::work, lock_turn, "take a lock with interrupts off"},
+    };
+    bool good = true;
+    for (workload const& load : loads) good &= run_workload(load, seconds);
+    return good;
+}
