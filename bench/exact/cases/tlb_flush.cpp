@@ -6,6 +6,12 @@ namespace {
 using exact::counting, exact::plain;
 using pvx::guest::flush_kind;
 
+/// A kernel that has not adopted deferred flushes.
+template <class Machine>
+struct without_deferral : Machine {
+    void deferral() const;
+};
+
 template <class Machine>
 constexpr pvx::guest::tlb_flush<Machine> flusher{Machine{}, {}};
 
@@ -16,6 +22,11 @@ EXACT_OPERATION bool leave(uint32_t cpu) {
 
 template <class Machine>
 EXACT_OPERATION bool prune(unsigned long const* from, unsigned long* to, uint32_t bits, flush_kind kind) {
+    return flusher<without_deferral<Machine>>.prune({from, bits}, {to, bits}, kind, [](pvx::cpu_index) {});
+}
+
+template <class Machine>
+EXACT_OPERATION bool prune_both(unsigned long const* from, unsigned long* to, uint32_t bits, flush_kind kind) {
     return flusher<Machine>.prune({from, bits}, {to, bits}, kind, [](pvx::cpu_index) {});
 }
 
@@ -53,6 +64,8 @@ exact::test_case const list[] = {
      [](auto call) { prune_of(call, 64, flagged, 1); }},
     {"tlb_flush/prune, 64 preempted, tables freed", prune<plain>, prune<counting>,
      [](auto call) { prune_of(call, 64, preempted, 1, flush_kind::tables); }},
+    {"tlb_flush/prune, 64 running, none defers", prune_both<plain>, prune_both<counting>,
+     [](auto call) { prune_of(call, 64, 0, 1); }},
 };
 exact::component const here{list};
 
