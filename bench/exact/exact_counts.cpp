@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "../support/write_file.hpp"
 #include "step.hpp"
 
 namespace {
@@ -124,16 +125,8 @@ string printed(json const& all) {
     return out + "\n}\n";
 }
 
-// Whole or not at all, also when interrupted.
 void write_file(string const& name, string const& text) {
-    string const partial = name + ".partial";
-    std::ofstream file(partial);
-    file << text;
-    file.close();
-    if (!file || std::rename(partial.c_str(), name.c_str()) != 0) {
-        std::remove(partial.c_str());
-        throw std::runtime_error("cannot write " + name);
-    }
+    if (!pvx_bench::write_file(name, text)) throw std::runtime_error("cannot write " + name);
 }
 
 std::map<string, figures> rows_of(json const& all, string const& filter) {

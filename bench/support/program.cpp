@@ -6,8 +6,9 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <sstream>
+
+#include "support/write_file.hpp"
 
 namespace pvx_bench {
 namespace {
@@ -108,14 +109,7 @@ nlohmann::json report(probe& machine) {
 }
 
 void write_json(std::string const& path, nlohmann::json const& report) {
-    std::string const unfinished = path + ".unfinished";
-    std::ofstream file(unfinished);
-    file << report.dump(2) << '\n';
-    file.close();
-    if (!file || std::rename(unfinished.c_str(), path.c_str()) != 0) {
-        std::remove(unfinished.c_str());
-        die(exit_machine, "cannot write " + path);
-    }
+    if (!write_file(path, report.dump(2) + '\n')) die(exit_machine, "cannot write " + path);
 }
 
 }  // namespace pvx_bench
