@@ -43,8 +43,8 @@ unsigned long rest[max_cpus / 64];
 
 template <uint32_t Stride>
 void prune(machine<Stride> const& m, uint32_t cpus) {
-    keep(pvx::guest::tlb_flush<machine<Stride>>(m, {}).prune({targets, cpus}, {rest, cpus},
-                                                             pvx::guest::flush_kind::leaves, [](pvx::cpu_index) {}));
+    keep(pvx::guest::tlb_flush<machine<Stride>>(m, {.host_bits = pvx::abi::steal_preempted})
+             .prune({targets, cpus}, {rest, cpus}, pvx::guest::flush_kind::leaves, [](pvx::cpu_index) {}));
 }
 
 /// The next set bit, as kernels have it: a function of its own library.

@@ -180,8 +180,9 @@ struct flush_world {
 
     /// CPU 0's write exits to the host and comes back.
     void write_msr(uint32_t index, uint64_t value) {
-        told = value;
+        // Meanwhile the old page is still the host's.
         require(host->write_msr(index, value) == host::msr_outcome::done, "the host takes what the guest writes");
+        told = value;
         host->enter();
     }
 

@@ -65,7 +65,7 @@ struct shape {
 shape now{};
 
 /// The guest's own bit.
-constexpr uint8_t waiting = 16;
+constexpr uint8_t waiting = abi::proposed::steal_in_host;  // on a host that does not know it
 
 struct machine : flush_machine {
     template <class T>
@@ -179,6 +179,8 @@ int main(int argc, char** argv) {
     m.passes("P: the guest moves its page", moves);
     m.passes("P: the guest withdraws its page",
              shape{.steps = {use, preempt, load, enter, use, unregister, preempt, load, enter, use}});
+    m.passes("P: withdrawn while it is out", shape{.steps = {use, preempt, unregister, use}});
+    m.passes("P: moved while it is out", shape{.steps = {use, preempt, move, use, preempt, load, enter, use}});
     m.passes("P: restored from a saved state", restored);
     m.passes("P: the page is unmapped meanwhile", preempted.but(map_change::unmapped));
     m.passes("P: the memory map changes meanwhile", preempted_twice.but(map_change::remapped));
@@ -227,8 +229,8 @@ int main(int argc, char** argv) {
     // [flush-set]: where nobody skips, the CAS and the exchange alone order the tables.
     shape const no_fence = preempted.but(ask::leave).but(host_bug::reads_and_is_no_fence);
     m.passes("P: the host's flush is no fence, both do the CAS", no_fence);
-    m.caught<weaken<operation::rmw, order::acquire, order::relaxed, "enter">>("[flush-set]: exchange relaxed",
-                                                                              no_fence);
+    m.caught<weaken<operation::rmw, order::acquire, order::relaxed, "exchange">>("[flush-set]: exchange relaxed",
+                                                                                 no_fence);
     m.caught<weaken<operation::rmw, order::acq_rel, order::acquire>>("[flush-set]: CAS acquire", preempted);
 
     // [flush-out]: each with a second time out, where the look before is of the first.

@@ -48,7 +48,8 @@ TEST_CASE("A wait that nobody wants flushed goes from awake to asleep, draining 
     t.flush.enter(waiter);
     CHECK(t.byte == asleep);
     CHECK_FALSE(t.flush.leave(waiter));
-    CHECK(t.notes.steps == std::vector<recorded>{{kind::store, &t.byte, asleep, order::release.builtin},
+    CHECK(t.notes.steps == std::vector<recorded>{{kind::load, &t.byte, awake, order::relaxed.builtin},
+                                                 {kind::store, &t.byte, asleep, order::release.builtin},
                                                  {kind::load, &t.byte, asleep, order::relaxed.builtin},
                                                  {kind::rmw, &t.byte, draining, order::acquire.builtin},
                                                  {kind::store, &t.byte, awake, order::relaxed.builtin}});
@@ -243,4 +244,14 @@ TEST_CASE("The byte of another CPU is not touched", "[guest][deferred_flush]") {
     (void)t.flush.leave(waiter);
     CHECK(t.state.deferrals[0] == asleep);
     for (recorded const& r : t.notes.steps) CHECK(r.word == &t.byte);
+}
+
+TEST_CASE("Beginning to wait once more keeps a flush that is pending", "[guest][deferred_flush]") {
+    two_cpus t;
+    t.flush.enter(waiter);
+    CHECK(t.flush.defer(waiter));
+    t.flush.enter(waiter);
+    CHECK(t.byte == (asleep | pending));
+    CHECK(t.flush.leave(waiter));
+    CHECK(t.state.local_flushes == 1);
 }

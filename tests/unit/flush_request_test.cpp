@@ -142,3 +142,16 @@ TEST_CASE("A batch is a constant expression", "[guest][flush_request]") {
     static_assert(joined);
     SUCCEED();
 }
+
+TEST_CASE("A range that does not end behind its begin makes it everything", "[guest][flush_request]") {
+    for (flush_range r : {flush_range{0x1000, 0x1000}, flush_range{0x2000, 0x1000}, flush_range{~uint64_t{0xfff}, 0}}) {
+        CAPTURE(r.begin, r.end);
+        flush_batch<4> batch;
+        batch.add(r, flush_kind::leaves);
+        CHECK(batch.request().everything());
+        flush_batch<4> joined;
+        joined.add({0x1000, ~uint64_t{0xfff}}, flush_kind::leaves);
+        joined.add(r, flush_kind::leaves);
+        CHECK(joined.request().everything());
+    }
+}

@@ -35,6 +35,7 @@ char const* name(steal_event e) {
         case steal_event::kept: return "kept";
         case steal_event::not_at_boundary: return "not_at_boundary";
         case steal_event::not_preempted: return "not_preempted";
+        case steal_event::entering: return "entering";
         case steal_event::page_out_of_reach: return "page_out_of_reach";
         case steal_event::flushed: return "flushed";
         case steal_event::flushed_in_doubt: return "flushed_in_doubt";
@@ -523,7 +524,7 @@ TEST_CASE("A page is mapped once for as long as the memory map stays", "[host][s
     CHECK(v->host.maps == 0);
 }
 
-TEST_CASE("A page that is not plain memory is not touched, and asked for again at the next entry",
+TEST_CASE("A page that is not plain memory is not touched, and asked for again when the memory map has changed",
           "[host][steal_time]") {
     vcpu v;
     v.registers(0x5000 | 1);
@@ -533,6 +534,7 @@ TEST_CASE("A page that is not plain memory is not touched, and asked for again a
     CHECK(v.saw({"page_out_of_reach", "page_out_of_reach"}));
     CHECK(v.notes.steps.empty());
     v.host.memory[0x5000] = &v.second;
+    v.host.generation = 2;
     v.enters();
     CHECK(v.second.version % 2 == 0);
     CHECK(v.second.version != 0);
@@ -556,14 +558,6 @@ TEST_CASE("Whatever keeps the exchange from the byte that has the bits, the flus
              v.host.generation = 2;
          }},
         {"the memory map changed, and the page may be the same", [](vcpu& v) { v.host.generation = 2; }},
-        {"user space registered another page", [](vcpu& v) { v.registers(second_page | 1); }},
-        {"user space withdrew the page", [](vcpu& v) { v.registers(0); }},
-        {"the vCPU was reset", [](vcpu& v) { v.steal.reset(); }},
-        {"user space took the page away and brought another",
-         [](vcpu& v) {
-             v.registers(0);
-             v.registers(second_page | 1);
-         }},
         {"the state came from elsewhere", [](vcpu& v) { REQUIRE(v.steal.restore(v.steal.save()) == status::ok); }},
     };
     for (row const& r : rows)
@@ -578,12 +572,208 @@ TEST_CASE("Whatever keeps the exchange from the byte that has the bits, the flus
                 v->enters();
                 CHECK(v->host.count("flush") == 1);
                 CHECK(v->second.preempted == 0);
-                // Once: the next entry is in no doubt, unless the page may still come back with the bits in it.
-                bool const gone = v->host.memory.count(first_page) == 0;
+                // Once: the next entry is in no doubt.
                 v->forget();
                 v->enters();
-                CHECK(v->host.count("flush") == (gone ? 1 : 0));
+                CHECK(v->host.count("flush") == 0);
             }
+}
+
+TEST_CASE("A page that is withdrawn or moved while it says that the vCPU is out has that taken back first",
+          "[host][steal_time]") {
+    struct row {
+        char const* what;
+        std::function<void(vcpu&)> happens;
+    };
+    std::vector<row> const rows = {
+        {"another page", [](vcpu& v) { v.registers(second_page | 1); }},
+        {"no page", [](vcpu& v) { v.registers(0); }},
+        {"the same page", [](vcpu& v) { v.registers(first_page | 1); }},
+        {"a reset", [](vcpu& v) { v.steal.reset(); }},
+    };
+    for (row const& r : rows)
+        for (bool in_host : {false, true})
+            for (bool asked : {false, true}) {
+                CAPTURE(r.what, in_host, asked);
+                auto const v = vcpu::running(in_host);
+                v->steal.put(in_host ? blocked : preempted);
+                if (asked) v->first.preempted |= F;
+                v->forget();
+                r.happens(*v);
+                // Before the guest can believe that the page is its own again.
+                CHECK(v->first.preempted == 0);
+                CHECK(v->host.count("flush") == (asked ? 1 : 0));
+                v->first.preempted = 0x80;  // now it is
+                v->enters();
+                CHECK(v->host.count("flush") == (asked ? 1 : 0));
+                CHECK((v->first.preempted == 0x80 || v->steal.msr() == (first_page | 1)));
+            }
+}
+
+TEST_CASE("Where the bits cannot be taken back because the memory map has changed, the next entry flushes",
+          "[host][steal_time]") {
+    auto const v = vcpu::running();
+    v->steal.put(preempted);
+    v->host.generation = 2;
+    v->registers(second_page | 1);
+    v->forget();
+    v->enters();
+    CHECK(v->host.count("flush") == 1);
+}
+
+TEST_CASE("Memory that moves away with a host bit in it, and back, has the bit taken back at the first entry",
+          "[host][steal_time]") {
+    auto const v = vcpu::running();
+    v->steal.put(preempted);
+    v->host.memory[first_page] = &v->second;
+    v->host.generation = 2;
+    v->enters();
+    CHECK(v->first.preempted == P);
+    v->host.memory[first_page] = &v->first;
+    v->host.generation = 3;
+    v->forget();
+    v->steal.enter();  // not even out since
+    CHECK(v->first.preempted == 0);
+}
+
+TEST_CASE("A page that is gone for good costs one flush and one look, not one at each entry", "[host][steal_time]") {
+    auto const v = vcpu::running();
+    v->steal.put(preempted);
+    v->host.memory.erase(first_page);
+    v->host.generation = 2;
+    v->forget();
+    for (int i = 0; i < 100; ++i) v->enters();
+    CHECK(v->host.count("flush") == 1);
+    CHECK(v->host.maps == 1);
+    v->steal.put(preempted);
+    CHECK(v->host.log.back() == "page_out_of_reach");
+}
+
+namespace {
+
+/// Its thread loses the CPU at the n-th call of its environment, as scheduler hooks tell.
+struct interrupted : fake_environment<builtin_atomics> {
+    using fake_environment::fake_environment;
+
+    static inline unsigned left = 0;
+    static inline std::function<void()> hook;
+
+    void maybe() const {
+        if (left == 0 || --left != 0) return;
+        bool const sleepy = state->sleepy;
+        state->sleepy = false;
+        hook();
+        state->sleepy = sleepy;
+    }
+    template <class T>
+    T* map(guest_phys address) const {
+        maybe();
+        T* const found = fake_environment::template map<T>(address);
+        maybe();
+        return found;
+    }
+    uint64_t memory_generation() const {
+        maybe();
+        return fake_environment::memory_generation();
+    }
+    nanoseconds run_delay() const {
+        maybe();
+        return fake_environment::run_delay();
+    }
+    void mark_dirty(guest_phys address) const {
+        fake_environment::mark_dirty(address);
+        maybe();
+    }
+    void flush_guest_tlb() const {
+        maybe();
+        fake_environment::flush_guest_tlb();
+    }
+    template <class T>
+    auto ref(T& object) const {
+        maybe();
+        return fake_environment::ref(object);
+    }
+};
+
+}  // namespace
+
+TEST_CASE("A thread that loses its CPU anywhere in an entry or a departure publishes nothing that is then forgotten",
+          "[host][steal_time]") {
+    enum what { an_entry, an_entry_with_a_flush, a_departure, a_withdrawal };
+    unsigned interruptions = 0;
+    for (what w : {an_entry, an_entry_with_a_flush, a_departure, a_withdrawal})
+        for (unsigned n = 1; n < 40; ++n) {
+            CAPTURE(w, n);
+            host_state host;
+            kvm_steal_time first{}, second{};
+            host.memory = {{first_page, &first}, {second_page, &second}};
+            steal_time<interrupted> steal{interrupted(host)};
+            bool hooked = false;
+            interrupted::hook = [&] {
+                hooked = true;
+                steal.put(preempted);
+                steal.load();
+            };
+            interrupted::left = 0;
+            REQUIRE(steal.write_msr(steal_msr, first_page | 1) == msr_outcome::done);
+            steal.enter();
+            if (w == an_entry) {
+                // The guest moved its page; what it had is not the host's any more.
+                REQUIRE(steal.write_msr(steal_msr, second_page | 1) == msr_outcome::done);
+                steal.load();
+                host.run_delay += 5;
+                interrupted::left = n;
+                steal.enter();
+                CHECK(first.preempted == 0);
+            } else if (w == an_entry_with_a_flush) {
+                steal.put(preempted);
+                first.preempted |= F;
+                interrupted::left = n;
+                steal.enter();
+            } else if (w == a_departure) {
+                interrupted::left = n;
+                steal.put(preempted);
+                if (hooked) CHECK(steal.must_enter());
+            } else {
+                steal.put(preempted);
+                first.preempted |= F;
+                interrupted::left = n;
+                REQUIRE(steal.write_msr(steal_msr, 0) == msr_outcome::done);
+                CHECK(first.preempted == 0);
+            }
+            interruptions += hooked;
+            // Whatever is out there is on the books, or it was taken back.
+            if (first.preempted != 0 || second.preempted != 0) CHECK(steal.must_enter());
+            interrupted::left = 0;
+            while (steal.must_enter()) steal.enter();
+            CHECK(second.preempted == 0);
+            if (w != a_withdrawal) CHECK(first.preempted == 0);
+        }
+    CHECK(interruptions >= 15);
+}
+
+TEST_CASE("A vCPU must enter after it was out, and need not after an entry that nothing disturbed",
+          "[host][steal_time]") {
+    auto const v = vcpu::running();
+    CHECK_FALSE(v->steal.must_enter());
+    v->steal.put(preempted);
+    CHECK(v->steal.must_enter());
+    v->steal.enter();
+    CHECK_FALSE(v->steal.must_enter());
+    v->steal.load();
+    CHECK(v->steal.must_enter());
+    v->steal.enter();
+    CHECK_FALSE(v->steal.must_enter());
+}
+
+TEST_CASE("A restore writes nothing into the memory that is there", "[host][steal_time]") {
+    auto const v = vcpu::running();
+    v->steal.put(preempted);
+    v->first.preempted = 0xff;  // the new state's memory
+    v->forget();
+    REQUIRE(v->steal.restore(v->steal.save()) == status::ok);
+    CHECK(v->writes() == 0);
+    CHECK(v->first.preempted == 0xff);
 }
 
 TEST_CASE("A page that goes away with a host bit in it, and comes back, has it taken back at the first entry",
@@ -772,6 +962,7 @@ TEST_CASE("A page at the end of the address space, or of all ones, is asked for 
     v.steal.put(preempted);
     CHECK(v.saw({"page_out_of_reach", "page_out_of_reach"}));
     v.host.memory[~uint64_t{0x3f}] = &v.first;
+    v.host.generation = 2;
     v.enters();
     v.steal.put(preempted);
     CHECK(v.first.preempted == P);

@@ -19,7 +19,7 @@ using kind = recorded::kind;
 namespace {
 
 constexpr uint8_t P = abi::steal_preempted, F = abi::steal_flush_tlb, H = abi::proposed::steal_in_host;
-constexpr flush_options stock{};
+constexpr flush_options stock{.host_bits = P};
 constexpr flush_options proposed{.host_bits = P | H};
 constexpr uint32_t word_bits = const_cpu_mask_view::word_bits;
 
@@ -531,4 +531,52 @@ TEST_CASE("A flush prunes by the kind of its request", "[guest][tlb_flush]") {
     CHECK(tlb_flush(g.machine(), stock)
               .flush(const_cpu_mask_view{g.src.data(), 2}, mine{}, cpu_mask_view{g.dst.data(), 2}) == 0);
     CHECK(g.state.remote == std::vector<remote_flush>{{{0x03}, 2, flush_kind::tables, 0}});
+}
+
+TEST_CASE("By itself it prunes nothing, and what the host allows is what the configuration says",
+          "[guest][tlb_flush]") {
+    guest_of g(70);
+    for (uint32_t cpu = 0; cpu < 70; ++cpu) g.byte(cpu) = P;
+    CHECK(g.prune(flush_options{}));
+    CHECK(g.left.empty());
+
+    configuration c;
+    CHECK(choose_flush_options(c).host_bits == 0);
+    c.tlb_flush = decision{reason::on};
+    CHECK(choose_flush_options(c).host_bits == P);
+    c.in_host = decision{reason::on};
+    CHECK(choose_flush_options(c).host_bits == (P | H));
+}
+
+TEST_CASE("Bits that are not the host's are ignored, also where the options name them", "[guest][tlb_flush]") {
+    guest_of g(2);
+    for (unsigned before = 0; before < 256; ++before) {
+        CAPTURE(before);
+        g.byte(1) = static_cast<uint8_t>(before);
+        CHECK(tlb_flush(g.machine(), flush_options{.host_bits = 0xff}).leave_to_host(cpu_index{1}) ==
+              ((before & (P | H)) != 0));
+    }
+}
+
+TEST_CASE("A root that is freed is neither left to the host nor deferred", "[guest][tlb_flush]") {
+    guest_of g(3);
+    g.byte(1) = P;
+    flush_options const all{.host_bits = P, .deferral = true, .walkers_protected = true};
+    tlb_flush const flush(g.machine<deferring_machine>(), all);
+    CHECK_FALSE(flush.prunes(flush_kind::roots));
+    CHECK_FALSE(flush.defers(flush_kind::roots));
+    CHECK(g.prune(all, flush_kind::roots));
+    CHECK(g.left.empty());
+}
+
+TEST_CASE("CPUs that are not possible are not looked at, and are clear in what is left", "[guest][tlb_flush]") {
+    guest_of g(70);
+    for (uint32_t cpu = 0; cpu < 70; ++cpu) g.byte(cpu) = P;
+    g.src.assign(4, ~0ul);
+    g.dst.assign(4, ~0ul);
+    CHECK(tlb_flush(g.machine(), stock)
+              .prune(const_cpu_mask_view{g.src.data(), 256}, cpu_mask_view{g.dst.data(), 256}, flush_kind::leaves,
+                     [&](cpu_index cpu) { g.left.push_back(cpu.value); }));
+    CHECK(g.left.size() == 69);
+    CHECK(g.dst == std::vector<unsigned long>{1, 0, 0, 0});
 }

@@ -13,7 +13,7 @@ struct without_deferral : Machine {
 };
 
 template <class Machine>
-constexpr pvx::guest::tlb_flush<Machine> flusher{Machine{}, {}};
+constexpr pvx::guest::tlb_flush<Machine> flusher{Machine{}, {.host_bits = pvx::abi::steal_preempted}};
 
 template <class Machine>
 EXACT_OPERATION bool leave(uint32_t cpu) {

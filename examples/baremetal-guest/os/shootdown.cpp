@@ -26,13 +26,22 @@ constinit bool outlives_cr3 = true;
 /// More pages than this are not dropped one by one.
 constexpr uint64_t max_single_pages = 32;
 
+/// The range of whole pages that holds a range of any alignment.
+pvx::guest::flush_range pages_of(pvx::guest::flush_range r) {
+    return {r.begin & ~(page_size - 1), pvx::align_up<uint64_t>(r.end, page_size)};
+}
+
 void flush_local(pvx::guest::flush_request const& request) {
     uint64_t pages = 0;
-    for (uint32_t i = 0; i < request.range_count; ++i)
-        pages += (request.ranges[i].end - request.ranges[i].begin) / page_size;
+    for (uint32_t i = 0; i < request.range_count; ++i) {
+        auto const [begin, end] = pages_of(request.ranges[i]);
+        pages += (end - begin) / page_size;
+    }
     if (request.everything() || pages > max_single_pages) return flush_all_local();
-    for (uint32_t i = 0; i < request.range_count; ++i)
-        for (uint64_t a = request.ranges[i].begin; a < request.ranges[i].end; a += page_size) invlpg(a);
+    for (uint32_t i = 0; i < request.range_count; ++i) {
+        auto const [begin, end] = pages_of(request.ranges[i]);
+        for (uint64_t a = begin; a < end; a += page_size) invlpg(a);
+    }
 }
 
 void on_shootdown(trap_frame&) {

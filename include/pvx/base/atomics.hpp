@@ -48,6 +48,10 @@ struct builtin_atomics {
     PVX_ALWAYS_INLINE void fence(fence_order auto o) const { __atomic_thread_fence(o.builtin); }
 };
 
+/// Keeps the compiler from moving accesses across, for code that something on the same CPU or thread interrupts. No
+/// instruction.
+PVX_ALWAYS_INLINE void interrupt_fence() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
+
 /// The operations that pvx uses on one shared word.
 template <class R, class T>
 concept atomic_reference = requires(R const r, T v, T& found) {

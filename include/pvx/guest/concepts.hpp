@@ -23,8 +23,9 @@ concept cpu_policy = requires(M const m, cpu_index cpu) {
 };
 
 /// Records of type T that the guest shares with the host, one per CPU.
-/// Axiom: valid for every possible CPU before that CPU runs, and for as long as the host knows the address. The address
-/// is what the host must use for the memory at the pointer. A null pointer means "none for this CPU".
+/// Axiom: valid for every possible CPU before that CPU runs, and for as long as the host knows the address or another
+/// CPU may look at it: memory of a record is not used for anything else before all flushers that began earlier are
+/// done. The address is what the host must use for the memory at the pointer. A null pointer means "none for this CPU".
 template <class M, class T>
 concept record_policy = requires(M const m, cpu_index cpu, T* pointer) {
     { m.template record<T>(cpu) } -> same_as<shared<T>>;  // record<T>(cpu) is where its record is, for both sides
@@ -40,7 +41,9 @@ concept sharing_policy = requires(M const m, shared<T> record) {
 };
 
 /// An optional ability beside cpu_policy: CPUs come and go, and masks may still name one that has gone.
-/// Axiom: a CPU is in it before it can use a translation that a flush could be about. The mask may change meanwhile.
+/// Axiom: a CPU that comes joins it, passes a full fence and flushes, before it uses a translation that a flush could
+/// be about; a flusher whose tables such a CPU could walk has a full fence between its page-table stores and the flush.
+/// The mask may change meanwhile.
 template <class M>
 concept online_policy = requires(M const m) {
     { m.online_cpus() } -> same_as<const_cpu_mask_view>;  // online_cpus() are those that run, or may at any moment
@@ -90,7 +93,9 @@ concept local_flush_policy = requires(M const m) {
 /// The kernel's own shootdown.
 /// Axiom: it returns after every CPU in the mask has done the request. The mask is not empty, may hold the calling CPU
 /// if the caller's did, and is a part of the targets: `left_out` more were left to the host or defer. A kernel whose
-/// native way is one broadcast may keep it, but waits only for the CPUs in the mask: the others may not answer.
+/// native way is one broadcast may keep it, but waits only for the CPUs in the mask: the others may not answer. It is
+/// not called where nobody is left to interrupt, so what the caller's own CPU must do is not its work unless that CPU
+/// is in the mask.
 template <class M, class Request>
 concept remote_flush_policy = requires(M const m, const_cpu_mask_view mask, Request const& request, uint32_t left_out) {
     m.flush_remote(mask, request, left_out);  // flush_remote(mask, request, left_out) flushes them, and waits

@@ -30,12 +30,13 @@
 ///    TDX the wait halts by a direct hypercall: a HLT that traps would run the hook and end the deferral.
 /// 4. Only flushes of leaf entries that keep page size, memory type and encryption are deferred: see flush_kind.
 /// 5. A CPU that owes a flush has not reached the flusher's generation until leave() said that it flushed.
-/// 6. A CPU that comes online has its byte awake and does one full flush before it enters any mask; one that goes
-///    offline is out of every mask first.
+/// 6. A CPU that comes online has its byte awake, enters the masks, then passes a full fence and does one full flush,
+///    before it uses anything that a flush could be about. One that goes offline is out of every mask first.
 /// 7. A flusher holds no lock that any CPU takes with interrupts off.
 ///
 /// What the state promises is "touches pinned memory only", so a waiter that spins may hold it as well as one that
-/// halts. Waiters with interrupts on, and idle loops, do not need it: they answer.
+/// halts. Waiters with interrupts on, and idle loops, do not need it: they answer. A hook that runs in a wait ends what
+/// is deferred: from then on flushers interrupt and wait for this CPU, until it calls enter() again.
 
 #include <pvx/guest/concepts.hpp>
 
@@ -56,9 +57,13 @@ public:
     constexpr explicit deferred_flush(Machine machine) : machine_(machine) {}
 
     /// The CPU `cpu` begins to wait. \pre `cpu` is the calling CPU; points 1 and 2 of the contract.
+    /// Where the CPU is waiting already, this changes nothing.
     PVX_ENTRY_INLINE void enter(cpu_index cpu) const {
+        auto const byte = machine_.ref(machine_.deferral(cpu));
+        // Not over pending. Relaxed: awake is changed by this CPU alone.
+        if (byte.load(order::relaxed) != deferral::awake) return;
         // order: release [defer-asleep] accesses through old translations before asleep; pairs with the CAS in defer()
-        machine_.ref(machine_.deferral(cpu)).store(deferral::asleep, order::release);
+        byte.store(deferral::asleep, order::release);
     }
 
     /// The CPU `cpu` is about to touch memory that is not pinned: at the end of a wait, and in the entries of point 3.

@@ -14,15 +14,19 @@ namespace pvx::inline v0::guest {
 enum class flush_kind : uint8_t {
     /// Leaf entries were cleared or changed, and each keeps its page size, memory type and encryption bit.
     leaves,
-    /// Page size, memory type or encryption of a mapping changed, or a root that a CPU may hold lazily. Never deferred:
-    /// the CPU that waits still uses its old mappings speculatively.
+    /// Page size, memory type or encryption of a mapping changed. Never deferred: the CPU that waits still uses its old
+    /// mappings speculatively.
     attributes,
     /// Pages that hold page tables are freed or moved. Never deferred, since a speculative walk writes accessed bits
     /// into them; and pruned only if no software walker counts on being waited for.
     tables,
+    /// A root is freed that a CPU may still have loaded, as lazy switching does. Neither pruned nor deferred: a flush
+    /// of
+    /// its TLB does not give that CPU another root, so it must be told.
+    roots,
 };
 
-/// Virtual addresses begin .. end - 1, in bytes.
+/// Virtual addresses begin .. end - 1, in bytes, of any alignment: every page that has one of them.
 struct flush_range {
     uint64_t begin;
     uint64_t end;
@@ -51,9 +55,11 @@ class flush_batch {
 public:
     constexpr flush_batch() {}
 
-    /// One more range, of which `kind` has changed. A range that continues the one before is joined to it.
+    /// One more range, of which `kind` has changed. A range that continues the one before is joined to it; one that
+    /// does not end behind its begin (it reaches the end of the address space, or is empty) makes it everything.
     constexpr void add(flush_range range, flush_kind kind) {
         require(kind);
+        if (range.end <= range.begin) everything_ = true;
         if (everything_) return;
         if (count_ != 0 && ranges_[count_ - 1].end == range.begin) {
             ranges_[count_ - 1].end = range.end;

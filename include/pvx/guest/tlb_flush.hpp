@@ -24,30 +24,42 @@
 ///
 /// Runs on the flushing CPU, which must not migrate meanwhile; any number of CPUs flush at once.
 
-#include <pvx/abi/kvm_steal_time.hpp>
+#include <pvx/abi/proposed.hpp>
+#include <pvx/guest/configuration.hpp>
 #include <pvx/guest/deferred_flush.hpp>
 #include <pvx/guest/flush_request.hpp>
 
 namespace pvx::inline v0::guest {
 
-/// How flushes are pruned. Set once.
+/// How flushes are pruned. Set once; by itself it prunes nothing, see choose_flush_options().
 struct flush_options {
-    /// The bits of `preempted` that say that the host owes the flush; 0: nothing is left to the host. P alone, unless
-    /// the guest asked for abi::proposed::steal_time_in_host and so adds abi::proposed::steal_in_host.
-    /// \pre not 0: the host offers kvm_feature::pv_tlb_flush, and configure() says that it is to be used.
-    uint8_t host_bits{abi::steal_preempted};
+    /// The bits of `preempted` that say that the host owes the flush: abi::steal_preempted where the host offers
+    /// kvm_feature::pv_tlb_flush, and abi::proposed::steal_in_host too where the guest asked for it. Others are
+    /// ignored.
+    uint8_t host_bits{};
     /// Leave flushes to CPUs that defer theirs. Without effect where the machine has no deferral_policy.
     bool deferral{true};
     /// Software page-table walkers do not depend on being waited for: flushes that free tables may be pruned.
     bool walkers_protected{false};
 };
 
+/// What the host allows.
+constexpr flush_options choose_flush_options(configuration const& c) {
+    flush_options o;
+    if (c.tlb_flush) o.host_bits = abi::steal_preempted;
+    if (c.in_host) o.host_bits |= abi::proposed::steal_in_host;
+    return o;
+}
+
 /// Flushing the TLBs of many CPUs.
 template <class Machine>
     requires atomics_policy<Machine> && cpu_policy<Machine> && record_policy<Machine, abi::kvm_steal_time>
 class tlb_flush {
 public:
-    constexpr tlb_flush(Machine machine, flush_options options) : machine_(machine), options_(options) {}
+    constexpr tlb_flush(Machine machine, flush_options options) : machine_(machine), options_(options) {
+        // A bit of the guest's own, or F itself, never says that the host owes anything.
+        options_.host_bits &= abi::steal_preempted | abi::proposed::steal_in_host;
+    }
 
     /// Leave a flush of everything to the host. True: the host does it before `cpu` runs again; send no IPI and expect
     /// no acknowledgement. False: `cpu` may be running. For a kernel that keeps its own list of CPUs.
@@ -56,6 +68,7 @@ public:
 
     /// Whether flushes of this kind may be left to the host.
     constexpr bool prunes(flush_kind kind) const {
+        if (kind == flush_kind::roots) return false;
         return options_.host_bits != 0 && (kind != flush_kind::tables || options_.walkers_protected);
     }
     /// Whether flushes of this kind may be left to CPUs that defer theirs.
@@ -69,9 +82,12 @@ public:
     /// any CPU.
     ///
     /// `src` may be shared and change meanwhile: each word is read once. `dst` is the caller's own, with room for the
-    /// bits of `src`; it may be `src`. Bits beyond the end of `src` are ignored, and clear in `dst`'s last word.
+    /// bits of `src`; it may be `src`, but no mask that others look at, such as that of CPUs that are online. A word of
+    /// it is written when all its CPUs are decided. Bits beyond the end of `src`, and those of CPUs that are not
+    /// possible, are ignored, and clear in `dst`.
     /// \pre the page-table stores are before this in program order, and `src` names every CPU that may use what they
-    /// replaced: where CPUs join it on their own, both they and the caller need a full fence between mask and tables.
+    /// replaced: where CPUs join it, or those online, on their own, both they and the caller need a full fence between
+    /// mask and tables.
     template <class OnLeft>
     bool prune(const_cpu_mask_view src, cpu_mask_view dst, flush_kind kind, OnLeft&& on_left) const {
         bool const to_host = prunes(kind);
@@ -80,8 +96,10 @@ public:
         // One full fence, once a CPU is found that may be left out: then those that have a flush pending cost a load.
         bool fenced = false;
         unsigned long any = 0;
+        uint32_t const possible = machine_.possible_cpus();
+        const_cpu_mask_view const cpus{src.words, src.bits < possible ? src.bits : possible};
         for (uint32_t i = 0; i < src.word_count(); ++i) {
-            unsigned long const targets = load_word(src, i) & online_word(i);
+            unsigned long const targets = i < cpus.word_count() ? load_word(cpus, i) & online_word(i) : 0;
             unsigned long rest = targets;
             unsigned long others = to_host || deferring ? targets : 0;
             if (i == self / const_cpu_mask_view::word_bits) others &= ~bit<unsigned long>(self);

@@ -15,14 +15,15 @@ concept object_type = !same_as<T, void>;
 
 /// The guest's memory, always through its normal address space, never that of SMM.
 /// Axiom: `map` gives the host's address of an object at a guest-physical address, or null: not plain writable memory,
-/// or not reachable from a context that must not sleep. The object does not cross a page. Until the guard is gone, what
-/// was mapped under it stays and cannot fault; so it does under a later guard, if `generation` is the same there: a
-/// change of the memory map changes it first, and then waits for the guards that were taken before. No generation comes
-/// twice. Memory that was taken from the guest, and is given back with what it held, is out of every guest CPU's reach
-/// until each vCPU has entered once more.
+/// or not reachable from a context that must not sleep. The object does not cross a page. What was mapped under a guard
+/// stays and cannot fault until the guard is gone, and so again under a later guard with the same generation. So a
+/// change of the memory map gives a new generation before it begins and one more when it is done, no generation comes
+/// twice, and the old memory is let go only after the guards from before have ended. Memory that was taken from the
+/// guest, and is given back with what it held, is out of every guest CPU's reach until each vCPU has entered once more.
+/// `mark_dirty` does not sleep.
 template <class E, class T>
 concept guest_memory_policy = requires(E const e, guest_phys address) {
-    e.read_guard();                                  // read_guard() holds off changes of the memory map while it lives
+    { e.read_guard() } -> object_type;               // read_guard() holds off changes of the memory map while it lives
     { e.template map<T>(address) } -> same_as<T*>;   // map<T>(address) is where the object is, or null
     { e.memory_generation() } -> same_as<uint64_t>;  // memory_generation() changes with the memory map
     e.mark_dirty(address);                           // mark_dirty(address): the page was written (dirty logging)
@@ -42,7 +43,7 @@ concept run_clock_policy = requires(E const e) {
 /// guest-virtual addresses. With shadow paging the shadow tables are synchronised with the guest's first; finer flushes
 /// that were queued are dropped. Inside a nested guest, the flush is owed to the tag (ASID, VPID) of the level whose
 /// memory the steal-time page is in, as well. It is a full fence for memory, before anything reads the guest's page
-/// tables again; on x86 it need not be one of its own, since pvx comes to it by a locked exchange.
+/// tables again.
 template <class E>
 concept guest_tlb_policy = requires(E const e) {
     e.flush_guest_tlb();  // flush_guest_tlb() drops all translations before the next guest instruction

@@ -16,7 +16,8 @@
 /// Where the guest asked for it, the in-host bit of abi/proposed.hpp is published as well.
 ///
 /// One object per vCPU; all of it runs on that vCPU's thread, except where user space sets the state of a vCPU that
-/// does not run. Guest memory is only trusted to hold bytes. [kvm-msr]
+/// does not run. load() and put() may interrupt the other functions, as a scheduler's hooks do when these sleep or are
+/// preempted. Guest memory is only trusted to hold bytes. [kvm-msr]
 
 #include <pvx/abi/kvm_msr.hpp>
 #include <pvx/abi/proposed.hpp>
@@ -28,10 +29,10 @@ namespace pvx::inline v0::host {
 
 /// How the vCPU leaves its CPU. What may be said in the page follows from it.
 struct departure {
-    /// No emulation has begun or waits to be completed (memory, port, string or hypercall access, exit to user space
-    /// for one), and until the next enter() nobody uses a guest-virtual translation. A vCPU that is blocked in HLT
-    /// qualifies if its RIP is past the HLT and the loop that waits reads guest memory by physical address only. Where
-    /// in doubt: false.
+    /// No instruction of the guest's is being emulated or waits to be completed (an access to memory, a port, an MSR, a
+    /// hypercall, an exit to user space for one), and until the next enter() nobody uses a guest-virtual translation. A
+    /// vCPU that is blocked in HLT qualifies if its RIP is past the HLT and the loop that waits reads guest memory by
+    /// physical address only. Where in doubt: false.
     bool at_instruction_boundary;
     /// The scheduler took the CPU away from a thread that is runnable.
     bool preempted;
@@ -45,6 +46,7 @@ enum class steal_event : uint8_t {
     kept,               ///< put(): nothing to add, the page says it already.
     not_at_boundary,    ///< put() said nothing: see departure::at_instruction_boundary.
     not_preempted,      ///< put() said nothing: the vCPU went of its own accord, and the guest did not ask for more.
+    entering,           ///< put() said nothing: it interrupted enter(), or another put().
     page_out_of_reach,  ///< put() or enter() could do nothing: the page is not mapped, or cannot be from here.
     flushed,            ///< enter() did a flush that a guest CPU had left.
     flushed_in_doubt,   ///< enter() did a flush since it could not know: see "fail safe".
@@ -77,9 +79,12 @@ public:
         uint64_t const reserved =
             abi::kvm_msr::steal_time.reserved & ~(offer_in_host_ ? abi::proposed::steal_time_in_host : 0);
         if ((value & reserved) != 0) return msr_outcome::fault;
+        begin();
+        take_back();
         msr_ = value;
         pending_ = true;
         charging_ = false;
+        end();
         return msr_outcome::done;
     }
 
@@ -87,40 +92,53 @@ public:
     constexpr uint64_t msr() const { return msr_; }
 
     /// INIT or RESET of the vCPU: the guest's registration is gone, and nothing is written any more.
-    void reset() { msr_ = 0; }
+    void reset() {
+        begin();
+        take_back();
+        msr_ = 0;
+        end();
+    }
 
     /// The vCPU's thread got a CPU. Only makes enter() do its work: what the page says stays, since the vCPU may leave
     /// again before it runs.
     void load() { pending_ = true; }
 
     /// The vCPU is about to run guest instructions: clear the host's bits, do the flush that was left, charge what was
-    /// stolen. Once per load(), in the entry path behind the last point that uses a guest translation which was made
-    /// before. May sleep if the environment can.
+    /// stolen. In the entry path behind the last point that uses a guest translation which was made before; does
+    /// nothing where there is nothing to do. May sleep if the environment can.
+    ///
+    /// The vCPU's thread may lose its CPU in here or right after. So a hypervisor that can be preempted says:
+    ///
+    ///     for (;;) {
+    ///         steal.enter();
+    ///         disable preemption;
+    ///         if (!steal.must_enter()) break;
+    ///         enable preemption;
+    ///     }
     void enter() {
-        if (!pending_ && published_ == 0) return;
+        if (!must_enter() && (!enabled() || mapped_ == key_now())) return;
+        begin();
         pending_ = false;
-        [[maybe_unused]] auto const held = environment_.read_guard();
-        abi::kvm_steal_time* const page = enabled() ? find() : nullptr;
-        // What was published may be flushed by others until it is taken back, and only that byte can tell.
-        bool const in_doubt = published_ != 0 && (page == nullptr || published_at_ != mapped_);
-        bool owed = false;
-        if (page != nullptr) {
-            // order: acquire [flush-set] page-table stores of the CPU that left a flush; pairs with the CAS in
-            // guest::tlb_flush. One that skips the CAS relies on the fence in flush_guest_tlb() [flush-skip].
-            uint8_t const byte = environment_.ref(page->preempted).exchange(0, order::acquire);
-            owed = (byte & abi::steal_flush_tlb) != 0;
-            bool const charged = charge(*page);
-            if (byte != 0 || charged) environment_.mark_dirty(address());
-        } else if (enabled()) {
-            tell(steal_event::page_out_of_reach);
+        {
+            [[maybe_unused]] auto const held = environment_.read_guard();
+            abi::kvm_steal_time* const page = enabled() ? find() : nullptr;
+            // What was published may be flushed by others until it is taken back, and only that byte can tell.
+            bool const in_doubt = published_ != 0 && (page == nullptr || published_at_ != mapped_);
+            bool const owed = page != nullptr && exchange(*page);
+            if (page == nullptr && enabled()) tell(steal_event::page_out_of_reach);
+            // Should the memory come back, so does a new generation, and with it the exchange.
+            published_ = 0;
+            if (owed || in_doubt) {
+                tell(owed ? steal_event::flushed : steal_event::flushed_in_doubt);
+                environment_.flush_guest_tlb();
+            }
+            if (page != nullptr && charge(*page)) environment_.mark_dirty(address());
         }
-        // A page that is gone may come back with the bits that were left in it: they are taken back then.
-        if (page != nullptr || !enabled()) published_ = 0;
-        if (owed || in_doubt) {
-            tell(owed ? steal_event::flushed : steal_event::flushed_in_doubt);
-            environment_.flush_guest_tlb();
-        }
+        end();
     }
+
+    /// enter() has work to do, for a last look with preemption off: it was interrupted, or the vCPU has been out since.
+    bool must_enter() const { return pending_ || published_ != 0; }
 
     /// The vCPU's thread loses its CPU, or blocks. Does not sleep unless the environment can. May be called again while
     /// the vCPU is out, when it leaves in another way: blocked first, then awake and preempted.
@@ -136,17 +154,10 @@ public:
         if (bits == 0) return tell(steal_event::not_preempted);
         // Bits that are out there stay until the exchange: more may be added, on the same byte.
         if ((bits & ~published_) == 0) return tell(steal_event::kept);
-        [[maybe_unused]] auto const held = environment_.read_guard();
-        abi::kvm_steal_time* const page = still_mapped() ? page_ : environment_.can_sleep() ? find() : nullptr;
-        if (page == nullptr || (published_ != 0 && published_at_ != mapped_))
-            return tell(steal_event::page_out_of_reach);
-        // order: release [flush-out] accesses of the vCPU through old translations before the bits; pairs with the CAS
-        // in guest::tlb_flush
-        (void)environment_.ref(page->preempted).fetch_or(bits, order::release);
-        published_ |= bits;
-        published_at_ = mapped_;
-        environment_.mark_dirty(address());
-        tell(steal_event::reported);
+        if (busy_) return tell(steal_event::entering);
+        begin();
+        tell(publish(bits) ? steal_event::reported : steal_event::page_out_of_reach);
+        end();
     }
 
     /// For a snapshot or migration. \pre the vCPU does not run.
@@ -155,8 +166,13 @@ public:
     /// Take over a state that save() made, perhaps elsewhere. What the page says is not trusted: the first enter()
     /// flushes. \return bad_argument for a version that is not known or a value that the MSR refuses.
     status restore(steal_time_state const& state) {
-        if (state.version != steal_time_state::current_version) return status::bad_argument;
-        if (write_msr(abi::kvm_msr::steal_time.index, state.msr) != msr_outcome::done) return status::bad_argument;
+        if (state.version != steal_time_state::current_version || state.pad != 0) return status::bad_argument;
+        uint8_t const was = published_;
+        published_ = 0;  // nothing to take back: memory may hold the new state already
+        if (write_msr(abi::kvm_msr::steal_time.index, state.msr) != msr_outcome::done) {
+            published_ = was;
+            return status::bad_argument;
+        }
         mapped_ = {};
         page_ = nullptr;
         published_ = 0xff;
@@ -181,16 +197,60 @@ private:
     constexpr bool asked_in_host() const { return (msr_ & abi::proposed::steal_time_in_host) != 0; }
     constexpr guest_phys address() const { return guest_phys{msr_ & ~uint64_t{alignof(abi::kvm_steal_time) - 1}}; }
 
-    bool still_mapped() const { return page_ != nullptr && mapped_ == key_now(); }
     key key_now() const { return {address().value, environment_.memory_generation(), true}; }
 
     // The page, or null. \pre a guard is held
     abi::kvm_steal_time* find() {
-        if (still_mapped()) return page_;
-        mapped_ = key_now();
+        key const now = key_now();
+        if (mapped_ == now) return page_;
+        mapped_ = {};
         page_ = environment_.template map<abi::kvm_steal_time>(address());
-        if (page_ == nullptr) mapped_ = {};
+        // That there is none is worth remembering only if it was looked for in earnest.
+        if (page_ != nullptr || environment_.can_sleep()) mapped_ = now;
         return page_;
+    }
+
+    // Take the host's bits back. \return whether a flush was left. \pre a guard is held
+    bool exchange(abi::kvm_steal_time& page) {
+        // order: acquire [flush-set] page-table stores of the CPU that left a flush; pairs with the CAS in
+        // guest::tlb_flush. One that skips the CAS relies on the fence in flush_guest_tlb() [flush-skip].
+        uint8_t const byte = environment_.ref(page.preempted).exchange(0, order::acquire);
+        if (byte != 0) environment_.mark_dirty(address());
+        return (byte & abi::steal_flush_tlb) != 0;
+    }
+
+    // Whether the bits were added to what is published.
+    bool publish(uint8_t bits) {
+        [[maybe_unused]] auto const held = environment_.read_guard();
+        abi::kvm_steal_time* const page = mapped_ == key_now() ? page_ : environment_.can_sleep() ? find() : nullptr;
+        if (page == nullptr || (published_ != 0 && published_at_ != mapped_)) return false;
+        // order: release [flush-out] accesses of the vCPU through old translations before the bits; pairs with the CAS
+        // in guest::tlb_flush
+        (void)environment_.ref(page->preempted).fetch_or(bits, order::release);
+        published_ |= bits;
+        published_at_ = mapped_;
+        environment_.mark_dirty(address());
+        return true;
+    }
+
+    // Before the page is no longer ours: guest CPUs must find no bit in it that nobody answers for. Where that cannot
+    // be done, published_ stays, and enter() is in doubt.
+    void take_back() {
+        if (published_ == 0) return;
+        [[maybe_unused]] auto const held = environment_.read_guard();
+        if (page_ == nullptr || mapped_ != key_now() || published_at_ != mapped_) return;
+        published_ = 0;
+        if (exchange(*page_)) environment_.flush_guest_tlb();
+    }
+
+    // put() says nothing in between.
+    void begin() {
+        busy_ = true;
+        interrupt_fence();
+    }
+    void end() {
+        interrupt_fence();
+        busy_ = false;
     }
 
     // Whether anything was written.
@@ -216,7 +276,8 @@ private:
 
     [[no_unique_address]] Environment environment_;
     bool offer_in_host_;
-    bool pending_{};       // enter() has work to do
+    bool pending_{};       // the vCPU has been out
+    bool busy_{};          // what follows is being changed
     bool charging_{};      // charged_ is of this thread
     uint8_t published_{};  // host bits that may still be set, at published_at_
     uint64_t msr_{};
