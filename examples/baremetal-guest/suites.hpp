@@ -56,7 +56,7 @@ inline constexpr option options[] = {
     {"ipi", "on|off", "use IPIs by hypercall"},
     {"yield", "on|off", "use directed yield"},
     {"kick", "on|off", "use the kick"},
-    {"format", "table|tsv", "bench: for people or for programs"},
+    {"format", "table|tsv", "bench, shootdown: for people or for programs"},
     {"seconds", "N", "shootdown: for each way and workload (default 10)"},
     {"shootdowns", "N", "torture: for each case (default 100000)"},
     {"kind", "", "fault: which", true},

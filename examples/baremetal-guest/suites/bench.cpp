@@ -78,8 +78,8 @@ uint64_t ticks_per_1000_instructions() {
 void print_calibration() {
     uint64_t const ticks = ticks_per_1000_instructions();
     if (bench_suites::for_programs()) {
-        os::print("bench-fact\tticks_per_1000_instructions\t{}\n", ticks);
-        os::print("bench-fact\tvcpus\t{}\n", os::cpu_count());
+        bench_suites::print_fact("ticks_per_1000_instructions", ticks);
+        bench_suites::print_fact("vcpus", os::cpu_count());
     } else if (ticks == 1000) {
         os::print(
             "\na TSC tick is one instruction here: the ticks below are exact counts of guest and host together\n");

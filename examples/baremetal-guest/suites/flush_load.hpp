@@ -20,10 +20,11 @@
 
 namespace flush_load {
 
-/// Durations, counted by their size to 1 part in 8.
+/// Durations, counted by their size to 1 part in 32.
 class histogram {
 public:
     void add(uint64_t ticks) { ++counts_[index_of(ticks)], ++total_; }
+    uint64_t count() const { return total_; }
     /// Below which p in 1000 are: the upper end of a bucket.
     uint64_t permille(uint64_t p) const {
         uint64_t seen = 0;
@@ -33,12 +34,13 @@ public:
     }
 
 private:
-    static constexpr uint32_t parts = 8;
-    static constexpr uint32_t size = 62 * parts;
+    static constexpr uint32_t parts_log2 = 5;
+    static constexpr uint32_t parts = 1 << parts_log2;
+    static constexpr uint32_t size = (65 - parts_log2) * parts;
 
     static uint32_t index_of(uint64_t t) {
         if (t < parts) return static_cast<uint32_t>(t);
-        uint32_t const shift = pvx::bit_width(t) - 4;
+        uint32_t const shift = pvx::bit_width(t) - (parts_log2 + 1);
         return (shift + 1) * parts + static_cast<uint32_t>(t >> shift) - parts;
     }
     static uint64_t upper_end(uint32_t i) {

@@ -30,8 +30,8 @@ Builds the benchmarks (Release, in build/measure), runs them, prints their table
   --yes            install missing Debian packages without asking; so it does where there is no terminal to ask on
 
 compare says which figures differ: ratios and rates where the two intervals, each widened by its A/A error, do not
-overlap; exact counts at all; exit costs by more than 0.1 %. A contaminated row is named and not judged. publish writes
-docs/performance from a file.
+overlap; exact counts at all; exit costs by more than 0.1 %. A row that is contaminated or incomplete in either file is
+named and not judged. publish writes docs/performance from a file.
 
 Leave the machine alone meanwhile: a row that others disturbed is marked, and worth nothing. What a section's programs
 print is in build/measure/PROGRAM.log and .out. What a section lacks is no error, unless --only asked for it.
@@ -55,8 +55,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def usage(sections):
+    width = max(len(s.name) for s in sections)
     return USAGE.format(
-        sections="\n".join(f"                     {s.name:<8} {s.title.lower()}, by {s.target}" for s in sections)
+        sections="\n".join(
+            f"                     {s.name:<{width}} {s.title[0].lower()}{s.title[1:]}, by {s.target}" for s in sections
+        )
     )
 
 

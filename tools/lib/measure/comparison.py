@@ -64,11 +64,13 @@ def widened(low, high, error):
     return low * (1 - error), high * (1 + error)
 
 
-def compare_intervals(section, row, old, new, text, contaminated):
-    """old, new: (value, low, high, A/A error). They differ where the widened intervals do not overlap."""
+def compare_intervals(section, row, old, new, text, states):
+    """old, new: (value, low, high, A/A error). They differ where the widened intervals do not overlap. A row whose
+    state in either run is not clean is not judged."""
     shown = text(old), text(new)
-    if contaminated:
-        return Finding(section, row, *shown, UNSURE, "contaminated: others used the machine meanwhile")
+    doubts = [f"{state} in the {run} run" for state, run in zip(states, ("old", "new")) if state != "clean"]
+    if doubts:
+        return Finding(section, row, *shown, UNSURE, ", ".join(doubts))
     old_low, old_high = widened(*old[1:])
     new_low, new_high = widened(*new[1:])
     if new_low > old_high or new_high < old_low:

@@ -2,6 +2,7 @@
 """The pictures: each a function from a section's data to a matplotlib figure, or None if there is nothing to draw."""
 
 import io
+import re
 
 from measure.tables import ratio
 
@@ -151,9 +152,132 @@ def locks_over_threads(data):
     return figure
 
 
-def paired_ratios(data):
-    """A forest plot: the estimate, its interval (thick), the same widened by the A/A error (thin)."""
+PRUNE = re.compile(r"prune, a vCPU of (?P<cpus>\d+) (?P<layout>dense|64 KiB apart), (?P<state>.*?)(?P<cold>, cold)?")
+
+
+def pruning_over_n(data):
+    """A panel for each state of the vCPUs: ns per vCPU, for each way, layout and warmth."""
+    found = [(PRUNE.fullmatch(row["name"]), row) for row in data["rows"] if row["state"] == "clean"]
+    found = [(match, row) for match, row in found if match]
+    if not found:
+        return None
+    # 0 %, 50 %, 100 % preempted, then the rest.
+    states = sorted({match["state"] for match, _ in found}, key=lambda s: (not s.endswith("preempted"), len(s), s))
+    sizes = sorted({int(match["cpus"]) for match, _ in found})
+    pyplot = plots()
+    lines = -(-len(states) // 2)
+    figure, grid = pyplot.subplots(
+        lines, min(2, len(states)), figsize=(9, 0.7 + 2.8 * lines), squeeze=False, sharex=True, sharey=True
+    )
+    for axes in grid.flat[len(states) :]:
+        axes.set_visible(False)
+    labels = {}
+    for state, axes in zip(states, grid.flat):
+        series = {}
+        for match, row in found:
+            if match["state"] == state:
+                for turn, end in enumerate("ab"):
+                    kind = (match["layout"] != "dense", bool(match["cold"]), turn)
+                    points = series.setdefault(kind, (f"{row[end]}, {match['layout']}{match['cold'] or ''}", []))[1]
+                    points.append((int(match["cpus"]), row[f"ns_{end}"]))
+        for (apart, cold, turn), (label, points) in sorted(series.items()):
+            labels[label] = axes.plot(
+                *zip(*sorted(points)),
+                color=COLOURS[turn],
+                marker="s" if apart else "o",
+                markersize=4.5,
+                linewidth=1.3,
+                linestyle="--" if cold else "-",
+                markerfacecolor="white" if cold else COLOURS[turn],
+            )[0]
+        axes.set_title(state, loc="left")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [str(n) for n in sizes])
+        axes.minorticks_off()
+        axes.xaxis.set_tick_params(labelbottom=True)
+    values = [row[f"ns_{end}"] for _, row in found for end in "ab"]
+    ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500) if min(values) / 2 < t < max(values) * 2]
+    grid[0][0].set_yscale("log")  # of all
+    grid[0][0].set_yticks(ticks, [f"{t:g}" for t in ticks])
+    grid[0][0].minorticks_off()
+    for axes in grid[:, 0]:
+        axes.set_ylabel("ns for each vCPU")
+    for axes in grid[-1]:
+        axes.set_xlabel("vCPUs in the mask")
+    figure.tight_layout()
+    figure.legend(labels.values(), labels.keys(), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4)
+    return figure
+
+
+def duration(us):
+    for unit, size in (("s", 1e6), ("ms", 1e3), ("us", 1)):
+        if us >= size:
+            return f"{us / size:.3g} {unit}"
+    return f"{1000 * us:.3g} ns"
+
+
+def decades(axes, low, high, text):
+    """A logarithmic scale from low to high, with a tick for every second power of ten in it."""
+    axes.set_xscale("log")
+    axes.set_xlim(low, high)
+    ticks = [10.0**n for n in range(-4, 14, 2) if low <= 10.0**n <= high]
+    axes.set_xticks(ticks, [text(tick) for tick in ticks])
+    axes.minorticks_off()
+
+
+def shootdowns(data):
+    """For each workload, by mode: latency from the median to the 99th percentile, and throughput."""
     rows = data["rows"]
+    if not rows:
+        return None
+    workloads = list(dict.fromkeys(row["workload"] for row in rows))
+    modes = list(dict.fromkeys(row["mode"] for row in rows))
+    pyplot = plots()
+    figure, grid = pyplot.subplots(
+        len(workloads), 2, figsize=(9, 0.7 + len(workloads) * (0.8 + 0.34 * len(modes))), squeeze=False, sharex="col"
+    )
+    for workload, (latency, speed) in zip(workloads, grid):
+        for row in rows:
+            if row["workload"] != workload:
+                continue
+            place = modes.index(row["mode"])
+            colour = COLOURS[place % len(COLOURS)] if row["state"] == "clean" else GREY
+            latency.plot([row["median_us"], row["p99_us"]], [place, place], color=colour, linewidth=1.3)
+            latency.plot(row["median_us"], place, "o", color=colour, markersize=6)
+            latency.plot(row["p99_us"], place, "|", color=colour, markersize=11, markeredgewidth=2)
+            text = f"{duration(row['median_us'])}, {duration(row['p99_us'])}"
+            latency.annotate(text, (row["p99_us"], place), (8, 0), textcoords="offset points", va="center")
+            speed.plot(row["per_second"], place, "o", color=colour, markersize=6)
+            text = f"{row['per_second']:,.0f}"
+            if "to_off" in row and row["mode"] != "off":
+                text += f": off x {row['to_off']:,.3g}" if row["to_off"] < 1000 else f": off x {row['to_off']:,.0f}"
+            if row["state"] != "clean":
+                text += f", {row['state']}"
+            speed.annotate(text, (row["per_second"], place), (8, 0), textcoords="offset points", va="center")
+            if row["mode"] == "off":
+                speed.axvline(row["per_second"], color=colour, linewidth=0.8, linestyle=":")
+        latency.set_title(f"{workload}: a shootdown takes", loc="left")
+        speed.set_title(f"{workload}: shootdowns a second", loc="left")
+        for axes in (latency, speed):
+            axes.set_yticks(range(len(modes)), modes)
+            axes.set_ylim(len(modes) - 0.4, -0.6)
+            axes.grid(False, axis="y")
+            axes.xaxis.set_tick_params(labelbottom=True)
+        # On the right: room for the figures.
+        decades(latency, min(row["median_us"] for row in rows) / 2, max(row["p99_us"] for row in rows) * 1000, duration)
+        rates = [row["per_second"] for row in rows]
+        decades(speed, min(rates) / 2, max(rates) * 2000, "{:,.0f}".format)
+    grid[-1][0].set_xlabel("dot: median; bar: 99th percentile")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("left out")
+    figure.tight_layout()
+    return figure
+
+
+def paired_ratios(data):
+    """A forest plot: the estimate, its interval (thick), the same widened by the A/A error (thin). Without the many rows
+    of pruning_over_n()."""
+    rows = [row for row in data["rows"] if not PRUNE.fullmatch(row["name"])]
     if not rows:
         return None
     pyplot = plots()

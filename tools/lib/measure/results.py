@@ -21,7 +21,11 @@ IDENTITY = ("cpu", "cpus", "hypervisor", "compiler", "flags")
 
 
 def write_whole(path, text):
-    """Writes a file or, whatever happens, nothing."""
+    """Writes a file or, whatever happens, nothing. A device, a pipe or a symbolic link is written to, not replaced."""
+    if os.path.lexists(path) and not (os.path.isfile(path) and not os.path.islink(path)):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return
     directory = os.path.dirname(os.path.abspath(path))
     os.makedirs(directory, exist_ok=True)
     descriptor, partial = tempfile.mkstemp(dir=directory, prefix=".measure-")

@@ -6,6 +6,7 @@ import fcntl
 import glob
 import os
 import re
+import resource
 import shlex
 import signal
 import subprocess
@@ -46,6 +47,7 @@ class Runner:
         self.build = build
         self.start = time.monotonic()
         self.commands = []
+        self.code = 0  # of the last command
 
     def say(self, text):
         print(f"measure: {time.monotonic() - self.start:6.1f} s  {text}", file=sys.stderr, flush=True)
@@ -78,9 +80,10 @@ class Runner:
             except BaseException:
                 self._end(child)
                 raise
-        if child.returncode not in codes:
+        self.code = child.returncode
+        if self.code not in codes:
             shown = last_line(log) or last_line(output)
-            raise Failure(f"{name} ended with {child.returncode}: {shown} (see {self.file(os.path.basename(log))})")
+            raise Failure(f"{name} ended with {self.code}: {shown} (see {self.file(os.path.basename(log))})")
         with open(output, encoding="utf-8", errors="replace") as file:
             return file.read()
 
@@ -169,6 +172,26 @@ def output_of(command):
         ).stdout
     except (OSError, subprocess.CalledProcessError):
         return ""
+
+
+class Neighbours:
+    """How much of the machine others use, its hypervisor's other guests included, from now on."""
+
+    def __init__(self):
+        self.start = self._used()
+
+    @staticmethod
+    def _used():
+        """Seconds: gone by, of CPU time of everybody, of our own and that of children that have ended."""
+        with open("/proc/stat", encoding="utf-8") as file:
+            user, nice, system, _, _, irq, softirq, steal = map(int, file.readline().split()[1:9])
+        everybody = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+        own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return time.monotonic(), everybody, sum(usage.ru_utime + usage.ru_stime for usage in own)
+
+    def share(self):
+        passed, everybody, own = (now - then for now, then in zip(self._used(), self.start))
+        return max(0.0, (everybody - own) / (passed * os.cpu_count()))
 
 
 def lscpu():

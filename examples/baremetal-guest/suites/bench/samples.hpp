@@ -5,9 +5,12 @@
 /// Samples of one figure, and how every bench suite prints them: a table for people, or with `format=tsv` on the
 /// command line one line a figure for programs, its fields parted by tabs:
 ///
-///     bench       NAME  MEDIAN  10TH-PERCENTILE  90TH-PERCENTILE  COUNT    in TSC ticks
+///     bench       NAME  MEDIAN  10TH-PERCENTILE  90TH-PERCENTILE  COUNT  [KEY=VALUE]...    in TSC ticks
 ///     bench-skip  NAME  WHY
 ///     bench-fact  KEY   VALUE
+///
+/// A later line of the same name replaces an earlier one. Each is printed in one go, so a run that was cut short leaves
+/// whole lines, but perhaps for the last.
 
 #include "../../os/clock.hpp"
 #include "../../os/command_line.hpp"
@@ -39,6 +42,8 @@ struct samples {
 };
 
 inline bool for_programs() { return os::option_value("format", "table") == os::string_view{"tsv"}; }
+
+inline void print_fact(char const* key, uint64_t value) { os::print("bench-fact\t{}\t{}\n", key, value); }
 
 inline void print_header() {
     if (for_programs()) return;
