@@ -119,8 +119,10 @@ paired_result measure(probe& machine, operation const& a, operation const& b, pa
     sliced const slice_a{a, times_for(machine, a, options.slice_ns)};
     sliced const slice_b{b, times_for(machine, b, options.slice_ns)};
 
-    uint32_t const wanted = (options.pairs + options.block_pairs - 1) / options.block_pairs;
-    uint32_t const rounds = (options.pairs + wanted - 1) / wanted;
+    // What must be prepared each time takes many times as long as what is measured.
+    uint32_t const pairs = a.prepare || b.prepare ? std::min(options.pairs, options.block_pairs) : options.pairs;
+    uint32_t const wanted = (pairs + options.block_pairs - 1) / options.block_pairs;
+    uint32_t const rounds = (pairs + wanted - 1) / wanted;
     std::vector<block> blocks;
     paired_result result;
     for (uint32_t good = 0; good < wanted && blocks.size() < wanted * options.patience;) {
@@ -135,7 +137,7 @@ paired_result measure(probe& machine, operation const& a, operation const& b, pa
     ratios ab, aa, bb;
     for (block const& blk : used)
         for (round const& r : blk.rounds) {
-            if (ns_a.size() == options.pairs) break;
+            if (ns_a.size() == pairs) break;
             ns_a.push_back(r.ab.first);
             ns_b.push_back(r.ab.second);
             ab.add(r.ab, r.b_first);

@@ -68,6 +68,7 @@ enum class defect {
     kind_type,
 
     read_guard,
+    read_guard_type,
     map,
     map_type,
     memory_generation,
@@ -87,16 +88,16 @@ struct anything {
     operator T() const;
 };
 
-template <bool Wrong, class T>
+template <bool Wrong, class T, class Instead>
 struct result_of {
     using type = T;
 };
-template <class T>
-struct result_of<true, T> {
-    using type = anything;
+template <class T, class Instead>
+struct result_of<true, T, Instead> {
+    using type = Instead;
 };
-template <defect Is, defect Wrong, class T>
-using result = typename result_of<Is == Wrong, T>::type;
+template <defect Is, defect Wrong, class T, class Instead = anything>
+using result = typename result_of<Is == Wrong, T, Instead>::type;
 
 /// The operations on a shared word.
 template <defect D, class T>
@@ -180,7 +181,7 @@ struct environment : cell_member<D> {
     result<D, defect::ref_type, reference<D, T>> ref(T&) const requires(D != defect::ref);
     void fence(pvx::fence_order auto) const requires(D != defect::fence);
 
-    int read_guard() const requires(D != defect::read_guard);
+    result<D, defect::read_guard_type, int, void> read_guard() const requires(D != defect::read_guard);
     template <class T>
     result<D, defect::map_type, T*> map(pvx::guest_phys) const requires(D != defect::map);
     result<D, defect::memory_generation_type, uint64_t> memory_generation() const

@@ -31,6 +31,7 @@ enum class waiter_bug : uint8_t {
     interrupts_on,      ///< Interrupts, whose entry has no hook, are on while it waits.
     walks,              ///< The pages hold page tables, which the waiting CPU walks when it speculates.
     flush_is_no_fence,  ///< The local flush orders nothing.
+    enters_blindly,     ///< enter() does not look whether a flush is pending.
 };
 
 /// What a test varies.
@@ -38,6 +39,7 @@ struct shape {
     ask asks[flushers] = {ask::defer, ask::flush};
     guest::flush_kind kind = guest::flush_kind::leaves;
     unsigned waits = 1;
+    unsigned spurious_wakes = 0;  ///< In each wait; the loop begins anew, enter() included.
     unsigned nmis = 1;
     unsigned preemptions = 0;  ///< By the host.
     bool in_host = false;      ///< The proposed ABI.
@@ -115,6 +117,7 @@ struct waiter : flush_world {
             deferred.enter(cpu0);
             waiting = true;
             interruptible();
+            for (unsigned wake = 0; wake < now.spurious_wakes; ++wake) deferred.enter(cpu0);
             if (now.bug == waiter_bug::walks) pages.use();
             waiting = false;
             (void)deferred.leave(cpu0);
@@ -138,6 +141,8 @@ void interruptible() {
 
 uint8_t byte_ref::load(load_order auto o, place where) const {
     interruptible();
+    bool const entering = std::string_view{where.function} == "enter";
+    if (now.bug == waiter_bug::enters_blindly && entering) return guest::deferral::awake;
     return relacy_ref::load(o, where);
 }
 
@@ -195,6 +200,8 @@ int main(int argc, char** argv) {
     m.passes("two NMIs", shape{.nmis = 2}, same);
     m.passes("two waits and an NMI", shape{.waits = 2}, same);
     m.passes("two waits and an NMI, both may skip the CAS", shape{.asks = {ask::flush, ask::flush}, .waits = 2}, same);
+    m.passes("a spurious wake", shape{.spurious_wakes = 1, .nmis = 0});
+    m.passes("two spurious wakes and an NMI", shape{.spurious_wakes = 2}, few);
     m.passes("the host preempts", shape{.nmis = 0, .preemptions = 1});
     m.passes("the host preempts twice, both may skip the CAS",
              shape{.asks = {ask::flush, ask::flush}, .nmis = 0, .preemptions = 2}, few);
@@ -208,6 +215,8 @@ int main(int argc, char** argv) {
     m.caught("the entry of an NMI has no hook", shape{.bug = waiter_bug::no_hook});
     m.caught("awake at once, without draining", shape{.bug = waiter_bug::no_draining});
     m.caught("flush, then clear", shape{.nmis = 0, .bug = waiter_bug::flush_then_clear});
+    m.caught("beginning to wait again, over a pending flush",
+             shape{.spurious_wakes = 1, .nmis = 0, .bug = waiter_bug::enters_blindly});
     m.caught("interrupts are on during the wait", shape{.bug = waiter_bug::interrupts_on});
     m.caught("page tables are deferred as if they were leaves",
              shape{.asks = {ask::flush, ask::nothing}, .nmis = 0, .bug = waiter_bug::walks});

@@ -94,6 +94,8 @@ enum class host_bug : uint8_t {
     stores_over_flush,      ///< Sets its bits by a plain store.
     adds_by_comparing,      ///< Sets its bits by a plain store once it saw that no flush is pending.
     no_fail_safe,           ///< Does not flush where it cannot know.
+    no_take_back,           ///< Leaves its bits in a page that the guest withdraws.
+    takes_back_only,        ///< Takes them back, but does not do the flush that it finds.
     old_page,               ///< Sets its bits in the page that was registered first.
     flush_is_no_fence,      ///< Its flush orders nothing.
     reads_before_fence,     ///< Its flush reads the guest's page tables first and is a fence afterwards.
@@ -158,7 +160,9 @@ struct flush_world {
     rl::atomic<uint8_t> registered;   ///< Which steal-time page the guest looks at.
     std::optional<host::steal_time<host_environment>> host;
     host::steal_event last{};
-    uint64_t told{};  ///< What the guest wrote to the MSR last.
+    uint64_t told{};                   ///< What the guest wrote to the MSR last.
+    bool changing_page{};              ///< It is being told another.
+    bool interrupted[1 + flushers]{};  ///< Threads that must interrupt CPU 0.
 
     static guest_phys address(unsigned page) { return guest_phys{(1 + page) * uint64_t{sizeof steal[0]}}; }
 
@@ -181,9 +185,19 @@ struct flush_world {
     /// CPU 0's write exits to the host and comes back.
     void write_msr(uint32_t index, uint64_t value) {
         // Meanwhile the old page is still the host's.
+        changing_page = true;
         require(host->write_msr(index, value) == host::msr_outcome::done, "the host takes what the guest writes");
+        changing_page = false;
         told = value;
         host->enter();
+    }
+
+    /// CPU 0 is sent an INIT.
+    void reset() {
+        changing_page = true;
+        host->reset();
+        changing_page = false;
+        told = 0;
     }
 
     /// The host takes CPU 0 away and gives it back.
@@ -215,6 +229,8 @@ inline uint8_t host_environment::byte_ref::fetch_or(uint8_t bits, rmw_order auto
 }
 
 inline uint64_t host_environment::memory_generation() const {
+    // What is mapped counts as stale, so that nothing is taken back.
+    if (bug == host_bug::no_take_back && world->changing_page) return ~uint64_t{0};
     return change == map_change::none ? 0 : world->generation.load(rl::mo_acquire, place{}.info());
 }
 
@@ -227,6 +243,7 @@ T* host_environment::map(guest_phys address) const {
 }
 
 inline void host_environment::flush_guest_tlb() const {
+    if (bug == host_bug::takes_back_only && world->changing_page) return;
     if (bug == host_bug::no_fail_safe && world->last == host::steal_event::flushed_in_doubt) return;
     world->pages.drop();
     if (bug == host_bug::reads_before_fence || bug == host_bug::reads_and_is_no_fence) world->pages.fill();
@@ -263,17 +280,19 @@ struct flush_machine : relacy_atomics<chosen>, relacy_relax {
     uint32_t possible_cpus() const { return 1 + flushers; }
     apic_id apic(cpu_index cpu) const { return apic_id{cpu.value}; }
     template <class T>
-    void flush_remote(const_cpu_mask_view, T const&, uint32_t) const {}  // the caller stays there: see above
+    void flush_remote(const_cpu_mask_view, T const&, uint32_t) const {
+        world().interrupted[rl::thread_index()] = true;  // the caller stays there: see above
+    }
 };
 
-/// The flush of one CPU, CPU 0, by way of a mask. \return whether it was left.
+/// The flush of one CPU, CPU 0, by way of a mask. \return whether nobody had to be interrupted.
 template <class Machine>
 bool flush_cpu0(Machine machine, guest::flush_options options, guest::flush_kind kind) {
     unsigned long targets = 1;
     unsigned long scratch = 0;
     guest::flush_request const request{.strictest = kind};
-    return guest::tlb_flush<Machine>{machine, options}.flush({&targets, 1 + flushers}, request,
-                                                             {&scratch, 1 + flushers}) != 0;
+    guest::tlb_flush<Machine>{machine, options}.flush({&targets, 1 + flushers}, request, {&scratch, 1 + flushers});
+    return !machine.world().interrupted[rl::thread_index()];
 }
 
 /// The models of one suite, whose shape is Now.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Bound: one vCPU that leaves up to twice, two flushers of one page each: 3 preemptions (--full: 4). Memory model:
-// C++20 as Relacy has it (what that leaves out: support/relacy_atomics.hpp).
+// Bound: one vCPU that leaves up to twice, or comes online, two flushers of one page each: 3 preemptions (--full: 4).
+// Memory model: C++20 as Relacy has it (what that leaves out: support/relacy_atomics.hpp).
 
 /// \file
 /// Flushes that are left to the host: the shipped guest::tlb_flush, guest::steal_time and host::steal_time together.
@@ -27,13 +27,20 @@ enum class step : uint8_t {
     clear_waiting,  ///< ... which it clears when it goes on.
     move,           ///< The guest registers its other page.
     unregister,     ///< The guest withdraws its page.
+    reset,          ///< It gets an INIT.
     restore,        ///< Another host object takes over from a saved state.
+    join,           ///< The guest's CPU joins those that are online.
+    fence,          ///< A full fence of its own.
+    drop,           ///< It flushes its TLB.
+    speculate,      ///< Its TLB fills, and nobody asked.
 };
 
 /// How a flusher asks.
 enum class ask : uint8_t {
-    leave,  ///< leave_to_host(): always the CAS.
-    flush,  ///< flush(): fenced, so that the CAS may be skipped.
+    leave,                  ///< leave_to_host(): always the CAS.
+    flush,                  ///< flush(): fenced, so that the CAS may be skipped.
+    flush_online,           ///< flush() by a mask of CPUs that are online, behind a full fence of the caller's.
+    flush_online_no_fence,  ///< The same without the fence.
 };
 
 /// What a test varies.
@@ -78,6 +85,25 @@ struct machine : flush_machine {
     void write_msr(uint32_t index, uint64_t value) const { world().write_msr(index, value); }
 };
 
+/// The same with CPUs that come online, of which CPU 0 is one.
+struct joined_machine : machine {
+    static inline unsigned long online;  // lends its address: see relacy_memory
+
+    /// A word of a mask: that of the CPUs that are online, or one that nobody changes.
+    struct mask_ref : builtin_atomic_ref<unsigned long> {
+        unsigned long* word;
+
+        explicit mask_ref(unsigned long& w) : builtin_atomic_ref(w), word(&w) {}
+        unsigned long load(load_order auto o, place where = {}) const {
+            return word == &online ? relacy_atomics<chosen>{}.ref(online).load(o, where) : builtin_atomic_ref::load(o);
+        }
+    };
+
+    using machine::ref;
+    mask_ref ref(unsigned long& word) const { return mask_ref{word}; }
+    const_cpu_mask_view online_cpus() const { return {&online, 1 + flushers}; }
+};
+
 struct suite : rl::test_suite<suite, 1 + flushers>, flush_world {
     bool emulating = false;
 
@@ -85,6 +111,8 @@ struct suite : rl::test_suite<suite, 1 + flushers>, flush_world {
         host_environment::bug = now.bug;
         host_environment::change = now.change;
         flush_world::before(now.in_host);
+        joined_machine::online = 0;
+        memory.adopt(joined_machine::online);
     }
 
     void thread(unsigned cpu) {
@@ -140,6 +168,11 @@ struct suite : rl::test_suite<suite, 1 + flushers>, flush_world {
                             "the other page is registered");
                     break;
                 case step::unregister: guest::steal_time<machine>{machine{}}.disable(); break;
+                case step::reset: reset(); break;
+                case step::join: relacy_atomics<>{}.ref(joined_machine::online).store(1, order::relaxed); break;
+                case step::fence: relacy_atomics<>{}.fence(order::seq_cst); break;
+                case step::drop: pages.drop(); break;
+                case step::speculate: pages.fill(); break;
                 case step::restore: {
                     host::steal_time_state const state = host->save();
                     host.emplace(host_environment{}, now.in_host);
@@ -149,14 +182,21 @@ struct suite : rl::test_suite<suite, 1 + flushers>, flush_world {
             }
     }
 
+    /// Whether it may go on without an interrupt.
+    bool flush_as(ask how, guest::flush_options const& options) {
+        constexpr auto kind = guest::flush_kind::leaves;
+        if (how == ask::leave) return guest::tlb_flush<machine>{machine{}, options}.leave_to_host(cpu0);
+        if (how == ask::flush) return flush_cpu0(machine{}, options, kind);
+        if (how == ask::flush_online) relacy_atomics<>{}.fence(order::seq_cst);
+        return flush_cpu0(joined_machine{}, options, kind);
+    }
+
     void flush(unsigned i) {
         uint8_t const host_bits = static_cast<uint8_t>(
             abi::steal_preempted | (now.in_host ? abi::proposed::steal_in_host : 0) | (now.waiting_bit ? waiting : 0));
         guest::flush_options const options{.host_bits = host_bits};
         pages.unmap(i);
-        bool const left = now.asks[i] == ask::leave ? guest::tlb_flush<machine>{machine{}, options}.leave_to_host(cpu0)
-                                                    : flush_cpu0(machine{}, options, guest::flush_kind::leaves);
-        if (left) pages.reuse(i);
+        if (flush_as(now.asks[i], options)) pages.reuse(i);
         if (now.change != map_change::none && done.fetch_add(1, rl::mo_acq_rel, place{}.info()) + 1 == flushers)
             generation.store(1, rl::mo_release, place{}.info());
     }
@@ -180,7 +220,10 @@ int main(int argc, char** argv) {
     m.passes("P: the guest withdraws its page",
              shape{.steps = {use, preempt, load, enter, use, unregister, preempt, load, enter, use}});
     m.passes("P: withdrawn while it is out", shape{.steps = {use, preempt, unregister, use}});
+    shape const withdrawn{.steps = {use, preempt, unregister, use}};
+    m.passes("P: withdrawn while it is out", withdrawn);
     m.passes("P: moved while it is out", shape{.steps = {use, preempt, move, use, preempt, load, enter, use}});
+    m.passes("P: reset while it is out", shape{.steps = {use, preempt, reset, load, enter, use}});
     m.passes("P: restored from a saved state", restored);
     m.passes("P: the page is unmapped meanwhile", preempted.but(map_change::unmapped));
     m.passes("P: the memory map changes meanwhile", preempted_twice.but(map_change::remapped));
@@ -202,6 +245,16 @@ int main(int argc, char** argv) {
     m.passes("H: out in the middle of an emulation",
              shape{.steps = {use, translate, block, load, emulate, enter, use}, .in_host = true}, {3, 4}, false);
 
+    // A CPU that comes online: its mask against the tables, both sides fenced.
+    shape const joins = shape{.steps = {drop, join, fence, drop, use}}.but(ask::flush_online);
+    shape const flushes_then_joins = shape{.steps = {drop, fence, speculate, join, fence, use}}.but(ask::flush_online);
+    m.passes("a CPU joins, fences, flushes", joins);
+    m.passes("a CPU joins, fences, flushes, and is preempted",
+             shape{.steps = {drop, join, fence, drop, use, preempt, load, enter, use}}.but(ask::flush_online));
+    m.caught("a CPU flushes, then joins", flushes_then_joins);
+    m.caught("a CPU joins and flushes without a fence", shape{.steps = {drop, join, drop, use}}.but(ask::flush_online));
+    m.caught("the flusher has no fence before it looks who is online", joins.but(ask::flush_online_no_fence));
+
     m.caught("the host clears by a plain store", preempted.but(host_bug::clears_by_store));
     m.caught("the host acts on a copy, then clears", preempted.but(host_bug::acts_then_clears));
     m.caught("the host sets P by a plain store", woken.but(host_bug::stores_over_flush));
@@ -216,6 +269,8 @@ int main(int argc, char** argv) {
     m.caught("H, no fail-safe: the page is unmapped", blocked.but(map_change::unmapped).but(host_bug::no_fail_safe));
     m.caught("no fail-safe: restored, and the page is unmapped",
              restored.but(map_change::unmapped).but(host_bug::no_fail_safe));
+    m.caught("a page that is withdrawn goes on to say that the vCPU is out", withdrawn.but(host_bug::no_take_back));
+    m.caught("a flush that is found in a page that is withdrawn is not done", withdrawn.but(host_bug::takes_back_only));
     m.caught("the host marks the page that was registered before", moves.but(host_bug::old_page));
     m.caught("the guest has a waiting bit of its own",
              shape{.steps = {use, set_waiting, enter, clear_waiting, use}, .waiting_bit = true});

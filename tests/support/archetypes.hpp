@@ -196,7 +196,7 @@ struct request {
     request(request const&) = delete;
     request& operator=(request const&) = delete;
 
-    PVX_ENTRY_INLINE guest::flush_kind kind() const { return static_cast<guest::flush_kind>(read_outside() % 3); }
+    PVX_ENTRY_INLINE guest::flush_kind kind() const { return static_cast<guest::flush_kind>(read_outside() % 4); }
 };
 
 struct remote_flush_role {

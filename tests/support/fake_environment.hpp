@@ -27,7 +27,15 @@ struct host_state {
     uint32_t guards = 0;  // held now
     uint32_t maps = 0;    // calls of map()
     std::function<void()> on_flush = [] {};
+    std::function<void()> on_call;  // at each call of the environment, if set; not for what it does itself
     std::vector<std::string> log;
+
+    void called() {
+        if (!on_call || in_call_) return;
+        in_call_ = true;
+        on_call();
+        in_call_ = false;
+    }
 
     void needs_guard(char const* what) const {
         if (guards == 0) throw unplanned(std::string(what) + " without a guard");
@@ -37,6 +45,9 @@ struct host_state {
         for (std::string const& l : log) n += l == entry;
         return n;
     }
+
+private:
+    bool in_call_ = false;
 };
 
 /// The handle that components hold.
@@ -56,34 +67,49 @@ struct fake_environment : Atomics {
     private:
         host_state* state_;
     };
-    guard read_guard() const { return guard{*state}; }
+    guard read_guard() const {
+        state->called();
+        return guard{*state};
+    }
 
     template <class T>
     T* map(pvx::guest_phys address) const {
         state->needs_guard("map");
+        state->called();  // it may sleep
         ++state->maps;
         auto const found = state->memory.find(address.value);
+        state->called();
         return found == state->memory.end() ? nullptr : static_cast<T*>(found->second);
     }
     uint64_t memory_generation() const {
         uint64_t const now = state->generation;
         state->on_generation();
+        state->called();
         return now;
     }
     void mark_dirty(pvx::guest_phys address) const {
         state->needs_guard("mark_dirty");
         state->log.push_back("dirty " + hex(address.value));
+        state->called();
     }
-    bool can_sleep() const { return state->sleepy; }
+    bool can_sleep() const {
+        state->called();
+        return state->sleepy;
+    }
 
     template <class T>
     auto ref(T& object) const {
         state->needs_guard("an access");
+        state->called();
         return Atomics::ref(object);
     }
 
-    pvx::nanoseconds run_delay() const { return pvx::nanoseconds{state->run_delay}; }
+    pvx::nanoseconds run_delay() const {
+        state->called();
+        return pvx::nanoseconds{state->run_delay};
+    }
     void flush_guest_tlb() const {
+        state->called();
         state->log.push_back("flush");
         state->on_flush();
     }

@@ -251,7 +251,18 @@ TEST_CASE("Beginning to wait once more keeps a flush that is pending", "[guest][
     t.flush.enter(waiter);
     CHECK(t.flush.defer(waiter));
     t.flush.enter(waiter);
-    CHECK(t.byte == (asleep | pending));
+    CHECK(t.byte == owing);
     CHECK(t.flush.leave(waiter));
     CHECK(t.state.local_flushes == 1);
+}
+
+TEST_CASE("Beginning to wait changes no byte but that of a CPU that is awake", "[guest][deferred_flush]") {
+    for (uint8_t before : {asleep, owing, draining}) {
+        CAPTURE(unsigned{before});
+        two_cpus t;
+        t.byte = before;
+        t.flush.enter(waiter);
+        CHECK(t.byte == before);
+        CHECK(t.notes.count(kind::store) + t.notes.count(kind::rmw) == 0);
+    }
 }

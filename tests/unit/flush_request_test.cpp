@@ -17,7 +17,7 @@ std::vector<std::pair<uint64_t, uint64_t>> ranges(flush_request const& r) {
     return all;
 }
 
-constexpr flush_kind kinds[] = {flush_kind::leaves, flush_kind::attributes, flush_kind::tables};
+constexpr flush_kind kinds[] = {flush_kind::leaves, flush_kind::attributes, flush_kind::tables, flush_kind::roots};
 
 }  // namespace
 

@@ -46,14 +46,10 @@ char const* name(steal_event e) {
 /// With the optional role of an observer.
 struct observed : fake_environment<recording_atomics> {
     using fake_environment::fake_environment;
-    void event(steal_event e) const { state->log.push_back(name(e)); }
-};
-
-/// Without notes.
-struct quiet : fake_environment<builtin_atomics> {
-    using fake_environment::fake_environment;
-    void mark_dirty(guest_phys) const {}
-    void flush_guest_tlb() const { state->on_flush(); }
+    void event(steal_event e) const {
+        state->log.push_back(name(e));
+        state->called();
+    }
 };
 
 /// A vCPU with two pages that the guest may register.
@@ -649,107 +645,82 @@ TEST_CASE("A page that is gone for good costs one flush and one look, not one at
     CHECK(v->host.log.back() == "page_out_of_reach");
 }
 
-namespace {
-
-/// Its thread loses the CPU at the n-th call of its environment, as scheduler hooks tell.
-struct interrupted : fake_environment<builtin_atomics> {
-    using fake_environment::fake_environment;
-
-    static inline unsigned left = 0;
-    static inline std::function<void()> hook;
-
-    void maybe() const {
-        if (left == 0 || --left != 0) return;
-        bool const sleepy = state->sleepy;
-        state->sleepy = false;
-        hook();
-        state->sleepy = sleepy;
-    }
-    template <class T>
-    T* map(guest_phys address) const {
-        maybe();
-        T* const found = fake_environment::template map<T>(address);
-        maybe();
-        return found;
-    }
-    uint64_t memory_generation() const {
-        maybe();
-        return fake_environment::memory_generation();
-    }
-    nanoseconds run_delay() const {
-        maybe();
-        return fake_environment::run_delay();
-    }
-    void mark_dirty(guest_phys address) const {
-        fake_environment::mark_dirty(address);
-        maybe();
-    }
-    void flush_guest_tlb() const {
-        maybe();
-        fake_environment::flush_guest_tlb();
-    }
-    template <class T>
-    auto ref(T& object) const {
-        maybe();
-        return fake_environment::ref(object);
-    }
-};
-
-}  // namespace
-
-TEST_CASE("A thread that loses its CPU anywhere in an entry or a departure publishes nothing that is then forgotten",
+TEST_CASE("A thread that loses its CPU anywhere in an entry, a departure or a change of the page forgets nothing",
           "[host][steal_time]") {
-    enum what { an_entry, an_entry_with_a_flush, a_departure, a_withdrawal };
-    unsigned interruptions = 0;
-    for (what w : {an_entry, an_entry_with_a_flush, a_departure, a_withdrawal})
-        for (unsigned n = 1; n < 40; ++n) {
-            CAPTURE(w, n);
-            host_state host;
-            kvm_steal_time first{}, second{};
-            host.memory = {{first_page, &first}, {second_page, &second}};
-            steal_time<interrupted> steal{interrupted(host)};
-            bool hooked = false;
-            interrupted::hook = [&] {
-                hooked = true;
-                steal.put(preempted);
-                steal.load();
+    struct row {
+        char const* what;
+        std::function<void(vcpu&)> before;
+        std::function<void(vcpu&)> happens;
+    };
+    auto const enters = [](vcpu& v) { v.enters(); };
+    auto const out_with_a_flush = [](vcpu& v) {
+        v.steal.put(preempted);
+        v.first.preempted |= F;
+    };
+    auto const memory_moves = [](vcpu& v) {
+        v.host.memory[first_page] = &v.second;
+        v.host.generation = 2;
+    };
+    std::vector<row> const rows = {
+        {"an entry", [](vcpu& v) { v.host.run_delay = 5; }, enters},
+        {"an entry with a flush", out_with_a_flush, enters},
+        {"an entry with another page", [](vcpu& v) { v.registers(second_page | 3); }, enters},
+        {"an entry with other memory", memory_moves, enters},
+        {"an entry without memory",
+         [](vcpu& v) {
+             v.host.memory.clear();
+             v.host.generation = 2;
+         },
+         enters},
+        {"a departure", [](vcpu&) {}, [](vcpu& v) { v.steal.put(blocked); }},
+        {"a departure with other memory", memory_moves, [](vcpu& v) { v.steal.put(blocked); }},
+        {"a second departure", [](vcpu& v) { v.steal.put(blocked); }, [](vcpu& v) { v.steal.put(preempted); }},
+        {"a withdrawal", out_with_a_flush, [](vcpu& v) { v.registers(0); }},
+        {"a move", out_with_a_flush, [](vcpu& v) { v.registers(second_page | 3); }},
+        {"a reset", out_with_a_flush, [](vcpu& v) { v.steal.reset(); }},
+    };
+    for (row const& r : rows) {
+        unsigned interruptions = 0;
+        for (unsigned n = 1; n == interruptions + 1; ++n) {
+            CAPTURE(r.what, n);
+            auto const v = vcpu::running(true);
+            r.before(*v);
+            v->forget();
+            // Where other memory is behind the page, this is no longer the guest's.
+            bool const let_go = v->host.memory[first_page] != &v->first;
+            bool const flush_left = (v->first.preempted & F) != 0;
+            unsigned calls = 0;
+            v->host.on_call = [&] {
+                if (++calls != n) return;
+                ++interruptions;
+                uint8_t const bytes[] = {v->first.preempted, v->second.preempted};
+                size_t const written = v->writes();
+                uint32_t const mapped = v->host.maps;
+                v->host.sleepy = false;
+                v->steal.put(preempted);
+                CHECK((v->host.log.back() == "entering" || v->host.log.back() == "kept"));
+                CHECK((v->first.preempted == bytes[0] && v->second.preempted == bytes[1]));
+                CHECK((v->writes() == written && v->host.maps == mapped));
+                v->steal.load();
+                v->host.sleepy = true;
             };
-            interrupted::left = 0;
-            REQUIRE(steal.write_msr(steal_msr, first_page | 1) == msr_outcome::done);
-            steal.enter();
-            if (w == an_entry) {
-                // The guest moved its page; what it had is not the host's any more.
-                REQUIRE(steal.write_msr(steal_msr, second_page | 1) == msr_outcome::done);
-                steal.load();
-                host.run_delay += 5;
-                interrupted::left = n;
-                steal.enter();
-                CHECK(first.preempted == 0);
-            } else if (w == an_entry_with_a_flush) {
-                steal.put(preempted);
-                first.preempted |= F;
-                interrupted::left = n;
-                steal.enter();
-            } else if (w == a_departure) {
-                interrupted::left = n;
-                steal.put(preempted);
-                if (hooked) CHECK(steal.must_enter());
-            } else {
-                steal.put(preempted);
-                first.preempted |= F;
-                interrupted::left = n;
-                REQUIRE(steal.write_msr(steal_msr, 0) == msr_outcome::done);
-                CHECK(first.preempted == 0);
-            }
-            interruptions += hooked;
-            // Whatever is out there is on the books, or it was taken back.
-            if (first.preempted != 0 || second.preempted != 0) CHECK(steal.must_enter());
-            interrupted::left = 0;
-            while (steal.must_enter()) steal.enter();
-            CHECK(second.preempted == 0);
-            if (w != a_withdrawal) CHECK(first.preempted == 0);
+            // Also right behind an operation on a shared word.
+            v->notes.after = [&](recorded const&) { v->host.called(); };
+            r.happens(*v);
+            v->host.on_call = nullptr;
+            if (calls < n) break;
+
+            CHECK(v->steal.must_enter());
+            for (int i = 0; i < 3 && v->steal.must_enter(); ++i) v->steal.enter();
+            CHECK_FALSE(v->steal.must_enter());
+            CHECK(v->second.preempted == 0);
+            CHECK(v->first.preempted == 0);
+            CHECK(v->host.count("flush") >= (flush_left ? 1u : 0u));
+            if (let_go) CHECK(v->notes.count(kind::rmw, &v->first.preempted) == 0);
+            CHECK(v->host.guards == 0);
         }
-    CHECK(interruptions >= 15);
+        CHECK(interruptions >= 3);
+    }
 }
 
 TEST_CASE("A vCPU must enter after it was out, and need not after an entry that nothing disturbed",
@@ -869,7 +840,8 @@ TEST_CASE("A state without a page flushes at the first entry as well", "[host][s
     CHECK(v.notes.steps.empty());
 }
 
-TEST_CASE("A state of another version, or with a value that the MSR refuses, changes nothing", "[host][steal_time]") {
+TEST_CASE("A state of another version, with a pad, or with a value that the MSR refuses, changes nothing",
+          "[host][steal_time]") {
     auto const v = vcpu::running();
     for (uint32_t version : {0u, 2u, 0xffffffffu}) {
         steal_time_state state = v->steal.save();
@@ -882,9 +854,25 @@ TEST_CASE("A state of another version, or with a value that the MSR refuses, cha
         state.msr = value;
         CHECK(v->steal.restore(state) == status::bad_argument);
     }
+    for (uint32_t pad : {1u, 0x80000000u}) {
+        steal_time_state state = v->steal.save();
+        state.msr = second_page | 1;
+        state.pad = pad;
+        CHECK(v->steal.restore(state) == status::bad_argument);
+    }
     CHECK(v->steal.msr() == (first_page | 1));
     v->enters();
     CHECK(v->host.count("flush") == 0);
+
+    v->steal.put(preempted);
+    steal_time_state state = v->steal.save();
+    state.msr |= 0x20;
+    CHECK(v->steal.restore(state) == status::bad_argument);
+    CHECK(v->steal.must_enter());
+    v->first.preempted |= F;
+    v->steal.enter();
+    CHECK(v->first.preempted == 0);
+    CHECK(v->host.count("flush") == 1);
 }
 
 // --- the other side --------------------------------------------------------------------------------------------------
@@ -904,55 +892,194 @@ TEST_CASE("Whatever a guest writes into its page costs nobody but itself", "[hos
     }
 }
 
-TEST_CASE(
-    "In every order of leaving, loading, entering, flushing and remapping, the byte is legal and no flush is lost",
-    "[host][steal_time][tlb_flush]") {
-    // Every sequence of seven events, 6 deep. Legal: 0, H, P, H|P, and the last three with F; never F alone.
-    constexpr unsigned events = 7, depth = 6;
-    unsigned sequences = 1;
-    for (unsigned i = 0; i < depth; ++i) sequences *= events;
-    unsigned illegal = 0, lost = 0, erased = 0, left_while_running = 0, left = 0;
-    for (bool in_host : {false, true})
-        for (unsigned sequence = 0; sequence < sequences; ++sequence) {
-            uint8_t const host_bits = in_host ? P | H : P;
-            kvm_steal_time page{};
-            host_state host;
-            host.memory[first_page] = &page;
-            bool owed = false, running = true;
-            host.on_flush = [&] { owed = false; };
-            steal_time<quiet> steal(quiet(host), in_host);
-            (void)steal.write_msr(steal_msr, first_page | 1 | (in_host ? 2 : 0));
-            steal.enter();
-            for (unsigned i = 0, rest = sequence; i < depth; ++i, rest /= events) {
-                uint8_t const before = page.preempted;
-                switch (rest % events) {
-                    case 0: steal.put(preempted), running = false; break;
-                    case 1: steal.put(blocked), running = false; break;
-                    case 2: steal.put(in_emulation), running = false; break;
-                    case 3: steal.load(); break;
-                    case 4:
-                        steal.enter();
-                        running = true;
-                        lost += owed;
-                        break;
-                    case 5:
-                        if ((page.preempted & host_bits) == 0) break;
-                        page.preempted |= F;
-                        owed = true;
-                        ++left;
-                        left_while_running += running;
-                        break;
-                    case 6: ++host.generation; break;
-                }
-                erased += rest % events != 4 && (before & ~page.preempted) != 0;
-                illegal += (page.preempted & ~(host_bits | F)) != 0 || page.preempted == F;
-            }
+namespace {
+
+/// What is around one vCPU, plain, so that a walk over all orders can go back.
+struct scene {
+    kvm_steal_time memory[3]{};  // two take turns behind the first page; the last is the second page
+    uint8_t behind_first = 0;    // 2: nothing is
+    bool first_in_reach = true;  // of guest CPUs
+    bool sleepy = true;          // can_sleep()
+    bool running = true;         // the guest may be executing
+    bool owed = false;           // a flush was left
+    uint64_t seen = first_page;  // the page that guest CPUs look at, 0 if none
+    uint64_t generation = 1;     // of the memory map
+    uint64_t entered_at = 1;     // generation when the vCPU entered last, 0 if its state came from elsewhere since
+
+    kvm_steal_time* at(uint64_t address) {
+        if (address == second_page) return &memory[2];
+        return address == first_page && behind_first < 2 ? &memory[behind_first] : nullptr;
+    }
+    /// The one that a flusher finds.
+    kvm_steal_time* found() { return seen == first_page && !first_in_reach ? nullptr : at(seen); }
+    void change_map(uint8_t now_behind_first) {
+        behind_first = now_behind_first;
+        first_in_reach = false;
+        ++generation;
+    }
+};
+
+struct scene_environment : builtin_atomics {
+    scene* around;
+
+    explicit scene_environment(scene& s) : around(&s) {}
+    int read_guard() const { return 0; }
+    template <class T>
+    T* map(guest_phys address) const {
+        return around->at(address.value);
+    }
+    uint64_t memory_generation() const { return around->generation; }
+    void mark_dirty(guest_phys) const {}
+    bool can_sleep() const { return around->sleepy; }
+    nanoseconds run_delay() const { return nanoseconds{0}; }
+    void flush_guest_tlb() const { around->owed = false; }
+};
+
+enum class happening : uint8_t {
+    preempt,
+    block,
+    leave_in_emulation,
+    load,
+    enter,
+    flush,  ///< A guest CPU leaves a flush where it finds a bit of the host's.
+    change_generation,
+    swap_memory,
+    take_or_give_memory,
+    register_first,
+    register_second,
+    withdraw,
+    reset,
+    restore,
+    end
+};
+
+class every_order {
+public:
+    every_order(bool in_host, bool sleepy) : host_bits_(in_host ? P | H : P), steal_(scene_environment(now_), in_host) {
+        now_.sleepy = sleepy;
+        registers(first_page);
+        steal_.enter();
+    }
+    every_order(every_order const&) = delete;
+
+    void walk(unsigned depth) {
+        scene const then = now_;
+        auto const steal = steal_;
+        for (uint8_t h = 0; h < uint8_t(happening::end); ++h) {
+            happens(happening{h});
+            judge(then, steal.msr(), happening{h});
+            if (depth > 1) walk(depth - 1);
+            now_ = then;
+            steal_ = steal;
         }
-    CHECK(illegal == 0);
-    CHECK(lost == 0);
-    CHECK(erased == 0);
-    CHECK(left_while_running == 0);
-    CHECK(left > sequences / 10);
+    }
+
+    unsigned illegal = 0;             ///< Bytes that no protocol leaves behind.
+    unsigned stray = 0;               ///< Bits set where no page is registered, or set or cleared by the wrong event.
+    unsigned lost = 0;                ///< Flushes that were not done before the guest ran.
+    unsigned visible = 0;             ///< The guest ran, and its CPUs found a bit of the host's.
+    unsigned left_while_running = 0;  ///< The same, and a flush was left.
+    unsigned left = 0;
+
+private:
+    void registers(uint64_t page) {
+        (void)steal_.write_msr(steal_msr, page == 0 ? 0 : page | 1 | (host_bits_ == P ? 0 : 2));
+    }
+    uint64_t registered() const { return (steal_.msr() & 1) != 0 ? steal_.msr() & ~uint64_t{63} : 0; }
+
+    /// The guest has no page from here on. Its CPUs may look at the last one until memory changes, which it must not
+    /// have done before.
+    void gives_up_page() {
+        if (now_.generation != now_.entered_at) now_.seen = 0;
+    }
+    void leaves(departure how) {
+        now_.running = false;
+        steal_.put(how);
+    }
+
+    void happens(happening h) {
+        bool const in_host = h >= happening::register_first;
+        if (in_host) now_.running = false;
+        switch (h) {
+            case happening::preempt: return leaves(preempted);
+            case happening::block: return leaves(blocked);
+            case happening::leave_in_emulation: return leaves(in_emulation);
+            case happening::load: return steal_.load();
+            case happening::enter:
+                steal_.enter();
+                now_.running = now_.first_in_reach = true;
+                now_.entered_at = now_.generation;
+                return;
+            case happening::flush: {
+                kvm_steal_time* const page = now_.found();
+                if (page == nullptr || (page->preempted & host_bits_) == 0) return;
+                page->preempted |= F;
+                now_.owed = true;
+                ++left;
+                left_while_running += now_.running;
+                return;
+            }
+            case happening::change_generation: ++now_.generation; break;
+            case happening::swap_memory: now_.change_map(now_.behind_first == 0 ? 1 : 0); break;
+            case happening::take_or_give_memory: now_.change_map(now_.behind_first == 2 ? 0 : 2); break;
+            case happening::register_first:
+                registers(first_page);
+                now_.seen = first_page;
+                return;
+            case happening::register_second:
+                registers(second_page);
+                now_.seen = second_page;
+                return;
+            case happening::withdraw: registers(0); return gives_up_page();
+            case happening::reset: steal_.reset(); return gives_up_page();
+            case happening::restore:
+                (void)steal_.restore(steal_.save());
+                now_.entered_at = 0;
+                return;
+            case happening::end: return;
+        }
+        if (registered() == 0) now_.seen = 0;  // the map changed
+    }
+
+    void judge(scene const& then, uint64_t msr_then, happening h) {
+        bool const leaving = h <= happening::leave_in_emulation;
+        bool const taking_back = h == happening::enter || (h >= happening::register_first && h <= happening::reset);
+        kvm_steal_time const* const page = now_.at((msr_then & 1) != 0 ? msr_then & ~uint64_t{63} : 0);
+        for (unsigned i = 0; i < 3; ++i) {
+            uint8_t const before = then.memory[i].preempted, after = now_.memory[i].preempted;
+            illegal += (after & ~(host_bits_ | F)) != 0 || after == F;
+            if (before == after || h == happening::flush) continue;
+            bool const by_right = (before & ~after) == 0 ? leaving : after == 0 && taking_back;
+            stray += !by_right || page != &now_.memory[i];
+        }
+        if (h != happening::enter) return;
+        lost += now_.owed;
+        visible += now_.found() != nullptr && now_.found()->preempted != 0;
+    }
+
+    uint8_t host_bits_;
+    scene now_;
+    steal_time<scene_environment> steal_;
+};
+
+}  // namespace
+
+TEST_CASE(
+    "In every order of leaving, entering, flushing, remapping and registering, the byte is legal and no flush is lost",
+    "[host][steal_time][tlb_flush]") {
+    // Legal: 0, H, P, H|P, and the last three with F; never F alone.
+    for (bool in_host : {false, true})
+        for (bool sleepy : {false, true}) {
+            CAPTURE(in_host, sleepy);
+            every_order orders(in_host, sleepy);
+            orders.walk(6);
+            CHECK(orders.illegal == 0);
+            CHECK(orders.stray == 0);
+            CHECK(orders.lost == 0);
+            CHECK(orders.visible == 0);
+            CHECK(orders.left_while_running == 0);
+            CHECK(orders.left > 1000);
+        }
 }
 
 TEST_CASE("A page at the end of the address space, or of all ones, is asked for as it is", "[host][steal_time]") {

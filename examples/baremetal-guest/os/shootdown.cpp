@@ -26,21 +26,25 @@ constinit bool outlives_cr3 = true;
 /// More pages than this are not dropped one by one.
 constexpr uint64_t max_single_pages = 32;
 
-/// The range of whole pages that holds a range of any alignment.
-pvx::guest::flush_range pages_of(pvx::guest::flush_range r) {
-    return {r.begin & ~(page_size - 1), pvx::align_up<uint64_t>(r.end, page_size)};
+/// How many pages have a byte of the range, which may end with the address space: then its end is 0.
+uint64_t pages_of(pvx::guest::flush_range r) { return (r.end - 1) / page_size - r.begin / page_size + 1; }
+
+bool few_pages(pvx::guest::flush_request const& request) {
+    uint64_t room = max_single_pages;
+    for (uint32_t i = 0; i < request.range_count; ++i) {
+        uint64_t const pages = pages_of(request.ranges[i]);
+        if (pages > room) return false;
+        room -= pages;
+    }
+    return !request.everything();
 }
 
 void flush_local(pvx::guest::flush_request const& request) {
-    uint64_t pages = 0;
+    if (!few_pages(request)) return flush_all_local();
     for (uint32_t i = 0; i < request.range_count; ++i) {
-        auto const [begin, end] = pages_of(request.ranges[i]);
-        pages += (end - begin) / page_size;
-    }
-    if (request.everything() || pages > max_single_pages) return flush_all_local();
-    for (uint32_t i = 0; i < request.range_count; ++i) {
-        auto const [begin, end] = pages_of(request.ranges[i]);
-        for (uint64_t a = begin; a < end; a += page_size) invlpg(a);
+        // Any address in a page will do.
+        uint64_t a = request.ranges[i].begin;
+        for (uint64_t left = pages_of(request.ranges[i]); left != 0; --left, a += page_size) invlpg(a);
     }
 }
 
