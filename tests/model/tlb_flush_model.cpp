@@ -219,7 +219,6 @@ int main(int argc, char** argv) {
     m.passes("P: the guest moves its page", moves);
     m.passes("P: the guest withdraws its page",
              shape{.steps = {use, preempt, load, enter, use, unregister, preempt, load, enter, use}});
-    m.passes("P: withdrawn while it is out", shape{.steps = {use, preempt, unregister, use}});
     shape const withdrawn{.steps = {use, preempt, unregister, use}};
     m.passes("P: withdrawn while it is out", withdrawn);
     m.passes("P: moved while it is out", shape{.steps = {use, preempt, move, use, preempt, load, enter, use}});

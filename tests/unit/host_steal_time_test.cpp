@@ -419,6 +419,15 @@ TEST_CASE("A page that is registered anew begins to count then", "[host][steal_t
     CHECK(v->second.steal == 30);
 }
 
+TEST_CASE("A page that is registered once more is begun anew at the next entry, also without a load",
+          "[host][steal_time]") {
+    auto const v = vcpu::running();
+    v->first.version = 7;
+    v->registers(first_page | 1);
+    v->steal.enter();
+    CHECK(v->first.version % 2 == 0);
+}
+
 TEST_CASE("Reserved bytes and flags of the page are never written", "[host][steal_time]") {
     auto const v = vcpu::running(true);
     std::memset(static_cast<void*>(&v->first), 0xa5, sizeof v->first);
@@ -535,6 +544,21 @@ TEST_CASE("A page that is not plain memory is not touched, and asked for again w
     CHECK(v.second.version % 2 == 0);
     CHECK(v.second.version != 0);
     CHECK(v.host.count("flush") == 0);
+}
+
+TEST_CASE("A page that could not be had where the vCPU cannot sleep is asked for again at the next entry",
+          "[host][steal_time]") {
+    auto const v = vcpu::running();
+    v->steal.put(preempted);
+    v->host.generation = 2;
+    v->host.memory.erase(first_page);  // it would take a fault
+    v->host.sleepy = false;
+    v->enters();
+    CHECK(v->host.count("flush") == 1);
+    v->host.memory[first_page] = &v->first;
+    v->host.sleepy = true;
+    v->steal.enter();
+    CHECK(v->first.preempted == 0);
 }
 
 TEST_CASE("Whatever keeps the exchange from the byte that has the bits, the flush is done", "[host][steal_time]") {
