@@ -229,13 +229,14 @@ inline uint8_t host_environment::byte_ref::fetch_or(uint8_t bits, rmw_order auto
 }
 
 inline uint64_t host_environment::memory_generation() const {
-    // What is mapped counts as stale, so that nothing is taken back.
+    // What is mapped counts as stale, and map() finds nothing, so that nothing is taken back.
     if (bug == host_bug::no_take_back && world->changing_page) return ~uint64_t{0};
     return change == map_change::none ? 0 : world->generation.load(rl::mo_acquire, place{}.info());
 }
 
 template <class T>
 T* host_environment::map(guest_phys address) const {
+    if (bug == host_bug::no_take_back && world->changing_page) return nullptr;
     if (change == map_change::unmapped && memory_generation() != 0) return nullptr;
     for (unsigned i = 0; i < flush_world::steal_pages; ++i)
         if (flush_world::address(i) == address) return &flush_world::steal[i];

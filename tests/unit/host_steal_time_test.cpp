@@ -928,7 +928,6 @@ struct scene {
     bool owed = false;           // a flush was left
     uint64_t seen = first_page;  // the page that guest CPUs look at, 0 if none
     uint64_t generation = 1;     // of the memory map
-    uint64_t entered_at = 1;     // generation when the vCPU entered last, 0 if its state came from elsewhere since
 
     kvm_steal_time* at(uint64_t address) {
         if (address == second_page) return &memory[2];
@@ -1011,11 +1010,6 @@ private:
     }
     uint64_t registered() const { return (steal_.msr() & 1) != 0 ? steal_.msr() & ~uint64_t{63} : 0; }
 
-    /// The guest has no page from here on. Its CPUs may look at the last one until memory changes, which it must not
-    /// have done before.
-    void gives_up_page() {
-        if (now_.generation != now_.entered_at) now_.seen = 0;
-    }
     void leaves(departure how) {
         now_.running = false;
         steal_.put(how);
@@ -1031,8 +1025,8 @@ private:
             case happening::load: return steal_.load();
             case happening::enter:
                 steal_.enter();
-                now_.running = now_.first_in_reach = true;
-                now_.entered_at = now_.generation;
+                now_.running = true;
+                now_.first_in_reach |= registered() != 0;
                 return;
             case happening::flush: {
                 kvm_steal_time* const page = now_.found();
@@ -1054,15 +1048,13 @@ private:
                 registers(second_page);
                 now_.seen = second_page;
                 return;
-            case happening::withdraw: registers(0); return gives_up_page();
-            case happening::reset: steal_.reset(); return gives_up_page();
-            case happening::restore:
-                (void)steal_.restore(steal_.save());
-                now_.entered_at = 0;
-                return;
+            case happening::withdraw: return registers(0);
+            case happening::reset: return steal_.reset();
+            case happening::restore: (void)steal_.restore(steal_.save()); return;
             case happening::end: return;
         }
-        if (registered() == 0) now_.seen = 0;  // the map changed
+        // The map changed. Until then guest CPUs may look at a page that is registered no more.
+        if (registered() == 0) now_.seen = 0;
     }
 
     void judge(scene const& then, uint64_t msr_then, happening h) {

@@ -233,14 +233,15 @@ private:
         return true;
     }
 
-    // Before the page is no longer ours: guest CPUs must find no bit in it that nobody answers for. Where that cannot
-    // be done, published_ stays, and enter() is in doubt.
+    // Before the page is no longer ours: guest CPUs must find no bit in it that nobody answers for. Where that may be
+    // another byte than was published, published_ stays, and enter() is in doubt.
     void take_back() {
-        if (published_ == 0) return;
+        if (published_ == 0 || !enabled()) return;
         [[maybe_unused]] auto const held = environment_.read_guard();
-        if (page_ == nullptr || mapped_ != key_now() || published_at_ != mapped_) return;
-        published_ = 0;
-        if (exchange(*page_)) environment_.flush_guest_tlb();
+        abi::kvm_steal_time* const page = find();
+        if (page == nullptr) return;
+        if (exchange(*page)) environment_.flush_guest_tlb();
+        if (published_at_ == mapped_) published_ = 0;
     }
 
     // put() says nothing in between.

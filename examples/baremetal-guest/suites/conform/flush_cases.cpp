@@ -239,13 +239,17 @@ outcome many_at_once() {
 /// In turns, so that it takes no luck: every vCPU has used the page, the page changes, every vCPU looks again.
 outcome whole_flush() {
     uint64_t const address = reinterpret_cast<uint64_t>(&case_page());
-    pvx::guest::flush_range const range{address, address + os::page_size};
+    // A page of its own, and one of which a flush names the first or the last byte only.
+    pvx::guest::flush_range const ranges[] = {{address, address + os::page_size},
+                                              {address - os::page_size + 1, address + 1},
+                                              {address + os::page_size - 1, address + os::page_size}};
     unsigned long all[1] = {pvx::bit_range<unsigned long>(0, os::cpu_count() - 1)};
     unsigned long scratch[1];
     for (uint64_t k = 1; k <= 20; ++k) {
         map_case_page(k);
-        // With this vCPU among the targets, and by turns for one page and for everything.
-        pvx::guest::flush_request const request{k % 4 < 2 ? &range : nullptr, k % 4 < 2 ? 1u : 0u,
+        // With this vCPU among the targets, and by turns for one page, whole or in part, and for everything.
+        bool const one_page = k % 4 < 3;
+        pvx::guest::flush_request const request{one_page ? &ranges[k % 4] : nullptr, one_page ? 1u : 0u,
                                                 pvx::guest::flush_kind::leaves};
         (void)pv::flush().flush({all, os::cpu_count()}, request, {scratch, os::cpu_count()});
         uint64_t found[os::max_cpus] = {};
