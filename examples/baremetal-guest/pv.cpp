@@ -71,9 +71,12 @@ void enable_this_cpu() {
 }
 
 guest::tlb_flush<machine> const& flush() {
-    static guest::tlb_flush<machine> const object{
-        machine{},
-        {.host_bits = chosen.tlb_flush ? pvx::abi::steal_preempted : uint8_t{0}, .deferral = prunes_by("deferred")}};
+    static guest::tlb_flush<machine> const object{machine{}, [] {
+                                                      guest::flush_options options =
+                                                          guest::choose_flush_options(chosen);
+                                                      options.deferral = prunes_by("deferred");
+                                                      return options;
+                                                  }()};
     return object;
 }
 

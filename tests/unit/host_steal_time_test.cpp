@@ -561,12 +561,34 @@ TEST_CASE("A page that could not be had where the vCPU cannot sleep is asked for
     CHECK(v->first.preempted == 0);
 }
 
+namespace {
+
+/// Something that happens to a vCPU.
+struct happening_to {
+    char const* what;
+    std::function<void(vcpu&)> happens;
+};
+
+/// Each of them to a vCPU that is out, by either bit, with and without a flush that was left; then `check(v, asked)`.
+template <class Check>
+void while_out(std::vector<happening_to> const& rows, Check const& check) {
+    for (happening_to const& r : rows)
+        for (bool in_host : {false, true})
+            for (bool asked : {false, true}) {
+                CAPTURE(r.what, in_host, asked);
+                auto const v = vcpu::running(in_host);
+                v->steal.put(in_host ? blocked : preempted);
+                if (asked) v->first.preempted |= F;
+                v->forget();
+                r.happens(*v);
+                check(*v, asked);
+            }
+}
+
+}  // namespace
+
 TEST_CASE("Whatever keeps the exchange from the byte that has the bits, the flush is done", "[host][steal_time]") {
-    struct row {
-        char const* what;
-        std::function<void(vcpu&)> happens;
-    };
-    std::vector<row> const rows = {
+    std::vector<happening_to> const rows = {
         {"the page is gone",
          [](vcpu& v) {
              v.host.memory.erase(first_page);
@@ -580,54 +602,34 @@ TEST_CASE("Whatever keeps the exchange from the byte that has the bits, the flus
         {"the memory map changed, and the page may be the same", [](vcpu& v) { v.host.generation = 2; }},
         {"the state came from elsewhere", [](vcpu& v) { REQUIRE(v.steal.restore(v.steal.save()) == status::ok); }},
     };
-    for (row const& r : rows)
-        for (bool in_host : {false, true})
-            for (bool asked : {false, true}) {
-                CAPTURE(r.what, in_host, asked);
-                auto const v = vcpu::running(in_host);
-                v->steal.put(in_host ? blocked : preempted);
-                if (asked) v->first.preempted |= F;
-                v->forget();
-                r.happens(*v);
-                v->enters();
-                CHECK(v->host.count("flush") == 1);
-                CHECK(v->second.preempted == 0);
-                // Once: the next entry is in no doubt.
-                v->forget();
-                v->enters();
-                CHECK(v->host.count("flush") == 0);
-            }
+    while_out(rows, [](vcpu& v, bool) {
+        v.enters();
+        CHECK(v.host.count("flush") == 1);
+        CHECK(v.second.preempted == 0);
+        // Once: the next entry is in no doubt.
+        v.forget();
+        v.enters();
+        CHECK(v.host.count("flush") == 0);
+    });
 }
 
 TEST_CASE("A page that is withdrawn or moved while it says that the vCPU is out has that taken back first",
           "[host][steal_time]") {
-    struct row {
-        char const* what;
-        std::function<void(vcpu&)> happens;
-    };
-    std::vector<row> const rows = {
+    std::vector<happening_to> const rows = {
         {"another page", [](vcpu& v) { v.registers(second_page | 1); }},
         {"no page", [](vcpu& v) { v.registers(0); }},
         {"the same page", [](vcpu& v) { v.registers(first_page | 1); }},
         {"a reset", [](vcpu& v) { v.steal.reset(); }},
     };
-    for (row const& r : rows)
-        for (bool in_host : {false, true})
-            for (bool asked : {false, true}) {
-                CAPTURE(r.what, in_host, asked);
-                auto const v = vcpu::running(in_host);
-                v->steal.put(in_host ? blocked : preempted);
-                if (asked) v->first.preempted |= F;
-                v->forget();
-                r.happens(*v);
-                // Before the guest can believe that the page is its own again.
-                CHECK(v->first.preempted == 0);
-                CHECK(v->host.count("flush") == (asked ? 1 : 0));
-                v->first.preempted = 0x80;  // now it is
-                v->enters();
-                CHECK(v->host.count("flush") == (asked ? 1 : 0));
-                CHECK((v->first.preempted == 0x80 || v->steal.msr() == (first_page | 1)));
-            }
+    while_out(rows, [](vcpu& v, bool asked) {
+        // Before the guest can believe that the page is its own again.
+        CHECK(v.first.preempted == 0);
+        CHECK(v.host.count("flush") == (asked ? 1 : 0));
+        v.first.preempted = 0x80;  // now it is
+        v.enters();
+        CHECK(v.host.count("flush") == (asked ? 1 : 0));
+        CHECK((v.first.preempted == 0x80 || v.steal.msr() == (first_page | 1)));
+    });
 }
 
 TEST_CASE("Where the bits cannot be taken back because the memory map has changed, the next entry flushes",

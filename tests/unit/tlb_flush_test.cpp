@@ -63,43 +63,45 @@ struct guest_of {
 
 std::string name(flush_options o) { return o.host_bits == P ? "stock" : "proposed"; }
 
+/// Calls `check(g, options, byte, out)` with each byte in CPU 1's page, on both ABIs; `out`: it says that a flush is
+/// owed.
+template <class Check>
+void for_each_byte(Check const& check) {
+    for (flush_options const options : {stock, proposed})
+        for (unsigned before = 0; before < 256; ++before) {
+            CAPTURE(name(options), before);
+            guest_of g(2);
+            uint8_t const byte = static_cast<uint8_t>(before);
+            g.byte(1) = byte;
+            check(g, options, byte, (byte & options.host_bits) != 0);
+        }
+}
+
 }  // namespace
 
 TEST_CASE("A flush is left to the host for exactly those bytes that say it owes one, by one compare-and-swap",
           "[guest][tlb_flush]") {
-    for (flush_options const options : {stock, proposed})
-        for (unsigned before = 0; before < 256; ++before) {
-            CAPTURE(name(options), before);
-            guest_of g(2);
-            uint8_t const byte = static_cast<uint8_t>(before);
-            g.byte(1) = byte;
-            bool const out = (byte & options.host_bits) != 0;
-            CHECK(tlb_flush(g.machine(), options).leave_to_host(cpu_index{1}) == out);
-            CHECK(g.byte(1) == (out ? byte | F : byte));
-            CHECK(g.notes.count(kind::rmw, &g.byte(1)) == (out ? 1 : 0));
-            CHECK(g.writes() == (out ? 1 : 0));
-            CHECK(g.fences() == 0);
-        }
+    for_each_byte([](guest_of& g, flush_options options, uint8_t byte, bool out) {
+        CHECK(tlb_flush(g.machine(), options).leave_to_host(cpu_index{1}) == out);
+        CHECK(g.byte(1) == (out ? byte | F : byte));
+        CHECK(g.notes.count(kind::rmw, &g.byte(1)) == (out ? 1 : 0));
+        CHECK(g.writes() == (out ? 1 : 0));
+        CHECK(g.fences() == 0);
+    });
 }
 
 TEST_CASE("Pruning decides byte by byte as leaving to the host does, but writes nothing where a flush is pending",
           "[guest][tlb_flush]") {
-    for (flush_options const options : {stock, proposed})
-        for (unsigned before = 0; before < 256; ++before) {
-            CAPTURE(name(options), before);
-            guest_of g(2);
-            uint8_t const byte = static_cast<uint8_t>(before);
-            g.byte(1) = byte;
-            bool const out = (byte & options.host_bits) != 0;
-            bool const flagged = (byte & F) != 0;
-            CHECK(g.prune(options));
-            CHECK(g.kept(0));
-            CHECK(g.kept(1) == !out);
-            CHECK(g.byte(1) == (out ? byte | F : byte));
-            CHECK(g.writes() == (out && !flagged ? 1 : 0));
-            CHECK(g.fences() == (out ? 1 : 0));
-            CHECK(g.left == (out ? std::vector<uint32_t>{1} : std::vector<uint32_t>{}));
-        }
+    for_each_byte([](guest_of& g, flush_options options, uint8_t byte, bool out) {
+        bool const flagged = (byte & F) != 0;
+        CHECK(g.prune(options));
+        CHECK(g.kept(0));
+        CHECK(g.kept(1) == !out);
+        CHECK(g.byte(1) == (out ? byte | F : byte));
+        CHECK(g.writes() == (out && !flagged ? 1 : 0));
+        CHECK(g.fences() == (out ? 1 : 0));
+        CHECK(g.left == (out ? std::vector<uint32_t>{1} : std::vector<uint32_t>{}));
+    });
 }
 
 TEST_CASE("The compare-and-swap orders the page-table stores before F, and F was reached from what the host published",

@@ -83,6 +83,11 @@ public:
         return owed;
     }
 
+    /// `cpu` waits, so that a flush can be left to it. A hint: defer() decides.
+    PVX_ALWAYS_INLINE bool waits(cpu_index cpu) const {
+        return (machine_.ref(machine_.deferral(cpu)).load(order::relaxed) & deferral::asleep) != 0;
+    }
+
     /// Leave a flush to `cpu`. True: it flushes everything before it touches anything that is not pinned; send it no
     /// IPI and expect no acknowledgement. False: it is not waiting.
     /// \pre the flush is of a kind that may be deferred; the page-table stores are before this in program order.

@@ -21,8 +21,7 @@ enum class flush_kind : uint8_t {
     /// into them; and pruned only if no software walker counts on being waited for.
     tables,
     /// A root is freed that a CPU may still have loaded, as lazy switching does. Neither pruned nor deferred: a flush
-    /// of
-    /// its TLB does not give that CPU another root, so it must be told.
+    /// of its TLB does not give that CPU another root, so it must be told.
     roots,
 };
 

@@ -105,7 +105,7 @@ public:
             if (i == self / const_cpu_mask_view::word_bits) others &= ~bit<unsigned long>(self);
             for (; others != 0; others &= others - 1) {
                 cpu_index const cpu{i * const_cpu_mask_view::word_bits + lowest_bit(others)};
-                if (!(to_host && in_host(cpu)) && !(deferring && defers_now(cpu))) continue;
+                if (!(to_host && in_host(cpu)) && !(deferring && waits(cpu))) continue;
                 // order: seq_cst fence [flush-skip] page-table stores before the look at a byte that has a flush
                 // pending; pairs with the fence in flush_guest_tlb(), and [defer-skip] with flush_all_local()
                 if (!fenced) machine_.fence(order::seq_cst);
@@ -155,9 +155,9 @@ private:
         abi::kvm_steal_time* const page = machine_.template record<abi::kvm_steal_time>(cpu).pointer;
         return page != nullptr && (machine_.ref(page->preempted).load(order::relaxed) & options_.host_bits) != 0;
     }
-    PVX_ALWAYS_INLINE bool defers_now(cpu_index cpu) const {
+    PVX_ALWAYS_INLINE bool waits(cpu_index cpu) const {
         if constexpr (deferral_policy<Machine>)
-            return (machine_.ref(machine_.deferral(cpu)).load(order::relaxed) & deferral::asleep) != 0;
+            return deferred_flush<Machine>(machine_).waits(cpu);
         else
             return false;
     }

@@ -51,6 +51,22 @@ class Program(Section):
         return read_json(path)
 
 
+class Estimates(Program):
+    """Rows that are an estimate with an interval and a state. A subclass has key(row), text(estimate) and error(data, row),
+    the error that the estimator itself makes."""
+
+    figure = ()  # the keys of the estimate and of its interval's ends
+
+    def compare(self, old, new):
+        def judge(name, was, now):
+            estimates = [
+                (*(row[key] for key in self.figure), self.error(data, row)) for data, row in ((old, was), (new, now))
+            ]
+            return [compare_intervals(self.name, name, *estimates, self.text, (was["state"], now["state"]))]
+
+        return match(self.name, old["rows"], new["rows"], self.key, judge)
+
+
 # --- exact counts -----------------------------------------------------------------------------------------------------
 
 
@@ -99,7 +115,7 @@ class Counts(Program):
 # --- pairs ------------------------------------------------------------------------------------------------------------
 
 
-class Pairs(Program):
+class Pairs(Estimates):
     name = "pairs"
     title = "Time, in pairs"
     target = "bench_paired"
@@ -115,9 +131,15 @@ class Pairs(Program):
         "pruning.svg": (pictures.pruning_over_n, "pruning a flush mask, over the number of vCPUs"),
     }
 
+    figure = ("ratio", "low", "high")
+
     @staticmethod
     def error(data, row):
         return row.get("aa_error", data["aa_error"])
+
+    @staticmethod
+    def key(row):
+        return row["name"]
 
     def tables(self, data):
         table = Table(["pair", "a", "b", "ns a", "ns b", "a/b", "95 % interval", "A/A error", "pairs", "far", "result"])
@@ -146,23 +168,15 @@ class Pairs(Program):
             )
         return [table]
 
-    def compare(self, old, new):
-        def judge(name, was, now):
-            quadruples = [(r["ratio"], r["low"], r["high"], self.error(d, r)) for d, r in ((old, was), (new, now))]
-            states = was["state"], now["state"]
-            return [
-                compare_intervals(
-                    self.name, name, *quadruples, lambda q: f"{ratio(q[0])} [{ratio(q[1])}, {ratio(q[2])}]", states
-                )
-            ]
-
-        return match(self.name, old["rows"], new["rows"], lambda row: row["name"], judge)
+    @staticmethod
+    def text(estimate):
+        return f"{ratio(estimate[0])} [{ratio(estimate[1])}, {ratio(estimate[2])}]"
 
 
 # --- locks ------------------------------------------------------------------------------------------------------------
 
 
-class Locks(Program):
+class Locks(Estimates):
     name = "locks"
     title = "Locks"
     target = "bench_locks"
@@ -173,6 +187,11 @@ class Locks(Program):
         "CPUs were far apart, which halves contended figures."
     )
     pictures = {"locks.svg": (pictures.locks_over_threads, "throughput and fairness over threads")}
+    figure = ("mops", "mops_low", "mops_high")
+
+    @staticmethod
+    def error(data, row):
+        return row.get("aa_error", data.get("aa_error", 0))
 
     def tables(self, data):
         table = Table(
@@ -214,24 +233,9 @@ class Locks(Program):
     def key(row):
         return f"{row['lock']}, {row['threads']} threads, {number(row.get('inside_ns'))}/{number(row.get('outside_ns'))} ns"
 
-    def compare(self, old, new):
-        def judge(name, was, now):
-            quadruples = [
-                (r["mops"], r["mops_low"], r["mops_high"], r.get("aa_error", d.get("aa_error", 0)))
-                for d, r in ((old, was), (new, now))
-            ]
-            states = was["state"], now["state"]
-            return [
-                compare_intervals(
-                    self.name,
-                    name,
-                    *quadruples,
-                    lambda q: f"{number(q[0])} [{number(q[1])}, {number(q[2])}] Mops/s",
-                    states,
-                )
-            ]
-
-        return match(self.name, old["rows"], new["rows"], self.key, judge)
+    @staticmethod
+    def text(estimate):
+        return f"{number(estimate[0])} [{number(estimate[1])}, {number(estimate[2])}] Mops/s"
 
 
 # --- the guest's own benchmarks ---------------------------------------------------------------------------------------
