@@ -128,16 +128,16 @@ in_group() {
     return "$status"
 }
 
-# with_more_attempts COMMAND...: for a run-guest on nested KVM. The emulated machine under it resets or hangs a guest now and
-# then, and more often while others use this machine (docs/nested-kvm.md). What the guest itself finds wrong, its value 1, is
-# final, and what goes wrong every time goes wrong three times.
+# with_more_attempts COMMAND...: for a run-guest on nested KVM. The emulated machine under it resets or hangs a guest, or its
+# Linux dies, now and then, and more often while others use this machine (docs/nested-kvm.md). What the guest itself finds
+# wrong, its value 1, is final, and what goes wrong every time goes wrong three times.
 with_more_attempts() {
     local status attempt
     for attempt in 1 2 3; do
         status=0
         "$@" || status=$?
         case $status in
-        3 | 4 | "$exit_no_value" | "$exit_timeout") ;;
+        3 | 4 | "$exit_machine" | "$exit_no_value" | "$exit_timeout") ;;
         *) break ;;
         esac
         ((attempt < 3)) || break

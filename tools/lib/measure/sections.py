@@ -395,7 +395,7 @@ class Shootdown(Section):
     seconds = 1  # in each boot for each way
     ways = 8
     # The guest panicked or faulted, did not end, or was reset: see docs/nested-kvm.md.
-    cut_short = (3, 4, 124, 125)
+    cut_short = (3, 4, 70, 124, 125)
     repeats = 3
     foreign_limit = 0.1
     # The ranges of fewer boots often lie apart by chance.
