@@ -34,10 +34,16 @@ set(pvx_headers
     include/pvx/guest/features.hpp
     include/pvx/guest/flush_request.hpp
     include/pvx/guest/ipi.hpp
+    include/pvx/guest/lock_mode.hpp
+    include/pvx/guest/pv_wait.hpp
+    include/pvx/guest/qspinlock.hpp
     include/pvx/guest/record.hpp
     include/pvx/guest/steal_time.hpp
     include/pvx/guest/tlb_flush.hpp
     include/pvx/guest/x2apic.hpp
+    include/pvx/guest/detail/lock_word.hpp
+    include/pvx/guest/detail/mcs_node.hpp
+    include/pvx/guest/detail/wait_table.hpp
     include/pvx/host/concepts.hpp
     include/pvx/host/steal_time.hpp
 )

@@ -3,8 +3,8 @@
 
 /// \file
 /// The machine object of this kernel: all that pvx needs of an operating system, in one file. To port pvx, copy it and
-/// replace what is in namespace os. Seven functions, a byte and one table are the OS's own; the rest comes from the
-/// x86-64 base.
+/// replace what is in namespace os. Eight functions, a byte and one table are the OS's own; the rest comes from the
+/// x86-64 base and from KVM's way to wait.
 
 #include <pvx/arch/x86_64.hpp>
 #include <pvx/guest.hpp>
@@ -19,11 +19,13 @@ template <class T>
 inline constinit T shared_records[os::max_cpus] = {};
 
 /// Empty: components hold it by value, and it costs nothing.
-struct machine : pvx::arch::x86_64 {
+struct machine : pvx::arch::x86_64, pvx::guest::kvm_wait<machine> {
     /// Chosen once, at set-up: VMCALL or VMMCALL.
     static inline constinit auto hypercall_by = pvx::arch::hypercall_instruction::vmcall;
     /// The same: IPIs to many CPUs by hypercall, or each by its own command.
     static inline constinit bool ipis_by_hypercall = false;
+    /// The same: the host wakes a halted CPU by hypercall.
+    static inline constinit bool host_kicks = false;
 
     // --- who the CPUs are ---
 
@@ -45,6 +47,12 @@ struct machine : pvx::arch::x86_64 {
         return pvx::arch::hypercall(hypercall_by, number, a0, a1, a2, a3);
     }
     void native_ipi(pvx::apic_id id, pvx::abi::apic_command command) const { os::send_command(id.value, command); }
+
+    // --- waiting for a lock ---
+
+    bool can_kick() const { return host_kicks; }
+    /// In a machine check nothing here takes a lock.
+    bool nmi_context() const { return os::this_cpu().in_nmi; }
 
     // --- translations ---
 

@@ -5,6 +5,7 @@
 #include "os/attempt.hpp"
 #include "os/command_line.hpp"
 #include "os/job.hpp"
+#include "os/panic.hpp"
 #include "os/trap.hpp"
 
 namespace pv {
@@ -15,6 +16,7 @@ using pvx::status;
 
 constinit guest::features found;
 constinit guest::configuration chosen;
+constinit guest::lock_choice chosen_locks{guest::lock_mode::test_and_set, guest::reason::no_hypervisor};
 constinit status steal_results[os::max_cpus] = {};
 constinit status clock_results[os::max_cpus] = {};
 
@@ -51,6 +53,9 @@ void initialise() {
     machine::hypercall_by = pvx::arch::hypercall_instruction_of(found.vendor);
     chosen = guest::configure(found, os::cpu_count(), user_switches());
     machine::ipis_by_hypercall = bool(chosen.send_ipi);
+    machine::host_kicks = bool(chosen.kick);
+    chosen_locks = guest::choose_lock_mode(found, os::cpu_count(), {.paravirtual = user_switches().kick});
+    if (locks.go_live(chosen_locks.mode) != status::ok) os::panic("more CPUs than the locks have nodes for");
     (void)clock();  // constructed before another CPU can come along
     (void)flush();
     set_flush_hook();
@@ -59,6 +64,7 @@ void initialise() {
 
 guest::features const& features() { return found; }
 guest::configuration const& configuration() { return chosen; }
+guest::lock_choice lock_mode() { return chosen_locks; }
 status steal_status(uint32_t cpu) { return steal_results[cpu]; }
 status clock_status(uint32_t cpu) { return clock_results[cpu]; }
 

@@ -25,6 +25,12 @@ void enable_this_cpu();
 inline constexpr pvx::guest::steal_time<machine> steal{machine{}};
 inline constexpr pvx::guest::ipi<machine> ipi{machine{}};
 inline constexpr pvx::guest::deferred_flush<machine> deferred{machine{}};
+
+/// The locks of this kernel: any word that is zero at first. Before initialise() they are test-and-set locks.
+inline constinit pvx::guest::static_lock_storage<machine, os::max_cpus> lock_storage{};
+inline constinit pvx::guest::lock_domain<machine> locks{machine{}, lock_storage};
+/// How they wait, and why.
+pvx::guest::lock_choice lock_mode();
 pvx::guest::kvm_clock<machine>& clock();
 /// Prunes as the host and the command line allow.
 pvx::guest::tlb_flush<machine> const& flush();

@@ -22,6 +22,7 @@ bool conformance();
 bool bench();
 bool torture();
 bool shootdown();
+bool lock();
 bool selftest();
 
 /// faults.cpp: faults on the first CPU, faults on another one, hangs.
@@ -34,7 +35,8 @@ inline constexpr suite suites[] = {
     {"conform", "conformance of the hypervisor's side of the KVM ABI, as TAP", conformance},
     {"bench", "what exits, IPIs and wake-ups cost", bench},
     {"shootdown", "TLB shootdowns, and locks beside them, for each way to prune the flushes", shootdown},
-    {"torture", "the conformance cases about TLB flushes, at length", torture},
+    {"lock", "locks under contention: test-and-set, ticket, and pvx's in each of its modes", lock},
+    {"torture", "the conformance cases about TLB flushes, kicks and locks, at length", torture},
     {"selftest", "the small OS below the suites: CPUs, timer, faults, memory", selftest},
     {"fault", "raises #UD, or goes wrong as kind= says", fault, true},
     {"fault-ap", "raises #UD on CPU 1", fault_ap, true},
@@ -56,9 +58,12 @@ inline constexpr option options[] = {
     {"ipi", "on|off", "use IPIs by hypercall"},
     {"yield", "on|off", "use directed yield"},
     {"kick", "on|off", "use the kick"},
-    {"format", "table|tsv", "bench, shootdown: for people or for programs"},
-    {"seconds", "N", "shootdown: for each way and workload (default 10)"},
-    {"shootdowns", "N", "torture: for each case (default 100000)"},
+    {"format", "table|tsv", "bench, shootdown, lock: for people or for programs"},
+    {"seconds", "N", "shootdown, lock: for each way and workload (default 10)"},
+    {"spins", "N", "lock: looks of a waiter in a queue before it halts (default 32768)"},
+    {"part", "flushes|locks|both", "torture: which cases (default both)"},
+    {"shootdowns", "N", "torture: for each case about flushes (default 100000)"},
+    {"kicks", "N", "torture: for each case about kicks and locks (default 100000)"},
     {"kind", "", "fault: which", true},
 };
 

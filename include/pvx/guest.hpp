@@ -11,6 +11,9 @@
 #include <pvx/guest/features.hpp>
 #include <pvx/guest/flush_request.hpp>
 #include <pvx/guest/ipi.hpp>
+#include <pvx/guest/lock_mode.hpp>
+#include <pvx/guest/pv_wait.hpp>
+#include <pvx/guest/qspinlock.hpp>
 #include <pvx/guest/record.hpp>
 #include <pvx/guest/steal_time.hpp>
 #include <pvx/guest/tlb_flush.hpp>

@@ -58,6 +58,8 @@ enum class defect {
     share,
     share_type,
     native_ipi,
+    wait,
+    kick,
     online_cpus,
     online_cpus_type,
     flush_all_local,
@@ -159,6 +161,9 @@ struct machine : cell_member<D>, irq_state_member<D> {
     template <class T>
     result<D, defect::share_type, pvx::status> share(pvx::shared<T>) const requires(D != defect::share);
     void native_ipi(pvx::apic_id, pvx::abi::apic_command) const requires(D != defect::native_ipi);
+    template <class Cell>
+    void wait(Cell&, uint32_t, uint32_t) const requires(D != defect::wait);
+    void kick(pvx::cpu_index) const requires(D != defect::kick);
 
     result<D, defect::online_cpus_type, pvx::const_cpu_mask_view> online_cpus() const
         requires(D != defect::online_cpus);

@@ -234,6 +234,7 @@ templates_named() {
             inside = 0
             if (text !~ /{/ || text ~ /[> ]concept |[> ]using |inline constexpr [^(]*=/) next
             gsub(/requires[^;{]*(class|struct) /, "class ", text)
+            gsub(/alignas\([^)]*\) */, "", text)
             if (match(text, /(class|struct) [a-z_0-9]+ *[{:]/)) {
                 name = substr(text, RSTART, RLENGTH)
                 gsub(/(class|struct) | *[{:]/, "", name)

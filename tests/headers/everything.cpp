@@ -33,6 +33,13 @@ template struct pvx::guest::dense_records<pvx::abi::kvm_steal_time, 4>;
 template class pvx::host::steal_time<machines::host_steal_time>;
 template class pvx::host::steal_time<machines::host_steal_time_observed>;
 
+template class pvx::guest::detail::wait_table<machines::lock>;
+template class pvx::guest::lock_domain<machines::lock>;
+template class pvx::guest::lock_domain<machines::kvm_lock>;
+template class pvx::guest::lock_domain<machines::hyperv_lock>;
+template class pvx::guest::lock_domain<machines::yield_lock>;
+template struct pvx::guest::static_lock_storage<machines::lock, 2>;
+
 // Functions of this part, external so that all they use is in the object.
 namespace PVX_PART {
 
@@ -147,6 +154,27 @@ bool hardware(pvx::arch::x86_64 const& machine, pvx::abi::cpu_vendor vendor) {
     pvx::guest::arm_tsc_deadline(machines::timer{0}, pvx::tsc_ticks{1});
     auto const instruction = pvx::arch::hypercall_instruction_of(vendor);
     return pvx::arch::hypercall(instruction, pvx::arch::rdtsc(), 0, 0, 0, 0) == 0;
+}
+
+pvx::status locks(pvx::guest::lock_domain<machines::lock>& domain, pvx::guest::features const& found) {
+    static_assert(!pvx::guest::nmi_policy<machines::lock> && !pvx::guest::byte_store_policy<machines::lock>);
+    static_assert(sizeof(pvx::guest::lock_storage<machines::lock>) != 0);
+    static_assert(sizeof(pvx::guest::detail::mcs_node<machines::lock>) == 64);
+    static_assert(sizeof(pvx::guest::detail::wait_entry<machines::lock>) != 0);
+    static_assert(sizeof(pvx::guest::kvm_wait<machines::kvm_lock>) == 1);
+    static_assert(sizeof(pvx::guest::hyperv_wait<machines::hyperv_lock>) == 1);
+    static_assert(sizeof(pvx::guest::yield_wait<machines::yield_lock>) == 1);
+    (void)pvx::guest::detail::must_not_halt(machines::kvm_lock{0});
+    uint32_t word = 0;
+    pvx::guest::detail::halt_while(machines::kvm_lock{0}, word, 1, 1);
+    return domain.go_live(pvx::guest::choose_lock_mode(found, 2).mode);
+}
+
+pvx::guest::static_lock_storage<machines::lock, 1> bound_storage{};
+pvx::guest::lock_domain<machines::lock> bound_domain{machines::lock{0}, bound_storage};
+void bound(pvx::guest::bound_lock<bound_domain>& lock) {
+    lock.lock();
+    if (lock.try_lock()) lock.unlock();
 }
 
 }  // namespace PVX_PART

@@ -78,3 +78,9 @@ void hot_host_enter(machines::components& with) {
     with.host_steal_time_.load();
     with.host_steal_time_.enter();
 }
+
+void hot_lock(machines::components& with, uint32_t& word) { with.locks_.lock(word); }
+
+bool hot_try_lock(machines::components const& with, uint32_t& word) { return with.locks_.try_lock(word); }
+
+void hot_unlock(machines::components& with, uint32_t& word) { with.locks_.unlock(word); }

@@ -35,6 +35,28 @@ using whole_flush =
                        archetype::remote_flush_role, archetype::online_role, archetype::local_flush_role,
                        archetype::deferral_role<archetype::cell<uint8_t>>>;
 
+using lock =
+    archetype::machine<archetype::atomics_role, archetype::cpu_role, archetype::relax_role, archetype::wait_role>;
+
+/// One for each way to sleep. A base that a machine derives from asks for more where it is used.
+struct kvm_lock : archetype::machine<archetype::atomics_role, archetype::cpu_role, archetype::halt_role,
+                                     archetype::hypercall_role>,
+                  pvx::guest::kvm_wait<kvm_lock> {
+    using machine::machine;
+    bool can_kick() const { return archetype::read_outside() != 0; }
+};
+struct hyperv_lock : archetype::machine<archetype::atomics_role, archetype::cpu_role, archetype::relax_role,
+                                        archetype::irq_role, archetype::msr_role, archetype::native_ipi_role>,
+                     pvx::guest::hyperv_wait<hyperv_lock> {
+    using machine::machine;
+    pvx::abi::apic_command wake_command() const { return {}; }
+};
+struct yield_lock : archetype::machine<archetype::atomics_role, archetype::cpu_role, archetype::relax_role>,
+                    pvx::guest::yield_wait<yield_lock> {
+    using machine::machine;
+    void yield() const { archetype::write_outside(0); }
+};
+
 using host_steal_time =
     archetype::machine<archetype::atomics_role, archetype::guest_memory_role<pvx::abi::kvm_steal_time>,
                        archetype::run_clock_role, archetype::guest_tlb_role>;
@@ -52,6 +74,7 @@ struct kernel : pvx::arch::x86_64,
                 archetype::local_flush_role,
                 archetype::remote_flush_role,
                 archetype::deferral_role<uint8_t>,
+                archetype::wait_role,
                 archetype::records<pvx::abi::kvm_steal_time, pvx::abi::pvclock_vcpu_time_info> {};
 
 /// What a hypervisor would write: the compiler's atomics, the rest from elsewhere.
@@ -68,6 +91,7 @@ struct components {
     pvx::guest::x2apic<kernel> x2apic_;
     pvx::guest::tlb_flush<kernel> tlb_flush_;
     pvx::guest::deferred_flush<kernel> deferred_flush_;
+    pvx::guest::lock_domain<kernel> locks_;
     pvx::host::steal_time<hypervisor> host_steal_time_;
 };
 

@@ -22,12 +22,6 @@ namespace pvx_test {
 inline constexpr cpu_index cpu0{0};
 inline constexpr unsigned flushers = 2;  ///< Threads 1 and 2; thread 0 is CPU 0.
 
-/// The mutation of orders that is tried now.
-struct chosen {
-    static inline rl::memory_order (*now)(site const&) = &shipped::apply;
-    static rl::memory_order apply(site const& s) { return now(s); }
-};
-
 /// Flushes that returned, in all runs of a suite.
 inline unsigned long long flushes_returned = 0;
 

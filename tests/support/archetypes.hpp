@@ -214,6 +214,15 @@ private:
     static inline Cell byte{};
 };
 
+/// Of any cell, and of the plain word.
+struct wait_role {
+    template <class Cell>
+    PVX_ENTRY_INLINE void wait(Cell&, uint32_t mask, uint32_t value) const {
+        write_outside(mask ^ value);
+    }
+    PVX_ENTRY_INLINE void kick(cpu_index cpu) const { write_outside(cpu.value); }
+};
+
 /// The guest's memory as a host reaches it: objects of the types that are listed, and of no other.
 template <class... Ts>
 struct guest_memory_role {
@@ -270,6 +279,7 @@ static_assert(guest::flush_request_policy<request> && guest::remote_flush_policy
 static_assert(guest::deferral_policy<machine<atomics_role, local_flush_role, deferral_role<cell<uint8_t>>>>);
 static_assert(!guest::deferral_policy<machine<atomics_role, local_flush_role, deferral_role<uint8_t>>>,
               "a cell, and not the word");
+static_assert(guest::wait_policy<machine<atomics_role, wait_role>>);
 static_assert(host::guest_memory_policy<guest_memory_role<int>, int> &&
               !host::guest_memory_policy<guest_memory_role<int>, long>);
 static_assert(host::run_clock_policy<run_clock_role> && host::guest_tlb_policy<guest_tlb_role>);

@@ -51,6 +51,12 @@ struct relacy_relax {
     void relax(place where = {}) const { rl::yield(1, where.info()); }
 };
 
+/// A mutation of orders that is chosen at run time, so that one suite type tries all of them.
+struct chosen {
+    static inline rl::memory_order (*now)(site const&) = &shipped::apply;
+    static rl::memory_order apply(site const& s) { return now(s); }
+};
+
 class model {
 public:
     model(int argc, char** argv) : full_(getenv("PVX_FULL_MODELS") != nullptr) {

@@ -17,40 +17,9 @@
 #include "../os/job.hpp"
 #include "../os/paging.hpp"
 #include "../pv.hpp"
+#include "bench/histogram.hpp"
 
 namespace flush_load {
-
-/// Durations, counted by their size to 1 part in 32.
-class histogram {
-public:
-    void add(uint64_t ticks) { ++counts_[index_of(ticks)], ++total_; }
-    uint64_t count() const { return total_; }
-    /// Below which p in 1000 are: the upper end of a bucket.
-    uint64_t permille(uint64_t p) const {
-        uint64_t seen = 0;
-        for (uint32_t i = 0; i < size; ++i)
-            if ((seen += counts_[i]) * 1000 >= total_ * p && seen != 0) return upper_end(i);
-        return 0;
-    }
-
-private:
-    static constexpr uint32_t parts_log2 = 5;
-    static constexpr uint32_t parts = 1 << parts_log2;
-    static constexpr uint32_t size = (65 - parts_log2) * parts;
-
-    static uint32_t index_of(uint64_t t) {
-        if (t < parts) return static_cast<uint32_t>(t);
-        uint32_t const shift = pvx::bit_width(t) - (parts_log2 + 1);
-        return (shift + 1) * parts + static_cast<uint32_t>(t >> shift) - parts;
-    }
-    static uint64_t upper_end(uint32_t i) {
-        if (i < parts) return i;
-        return (uint64_t{i % parts + parts + 1} << (i / parts - 1)) - 1;
-    }
-
-    uint32_t counts_[size] = {};
-    uint64_t total_ = 0;
-};
 
 /// What a flusher does after a shootdown.
 enum class pace : uint8_t {
@@ -66,9 +35,9 @@ struct plan {
     uint64_t shootdowns = ~uint64_t{0};  ///< all flushers together
     uint64_t us = 1'000'000;             ///< and no longer than this
     pace then = pace::none;
-    bool nmis = false;           ///< flusher 0 sends NMIs to the readers, who read in the handler as well
-    bool until_stale = false;    ///< the first stale read ends the run
-    histogram* times = nullptr;  ///< TSC ticks of each shootdown of flusher 0
+    bool nmis = false;                         ///< flusher 0 sends NMIs to the readers, who read in the handler as well
+    bool until_stale = false;                  ///< the first stale read ends the run
+    bench_suites::histogram* times = nullptr;  ///< TSC ticks of each shootdown of flusher 0
 };
 
 /// What happened, on one CPU or on all.

@@ -86,6 +86,9 @@ void report_decisions() {
     for (auto const& r : rows)
         os::print("{:<14} {:<4} {:<34} {}\n", r.feature, r.decision ? "yes" : "no",
                   r.decision ? "offered" : guest::to_string(r.decision.why), r.use);
+    guest::lock_choice const locks = pv::lock_mode();
+    os::print("\nlocks          {}: {}\n", guest::to_string(locks.mode),
+              locks.mode == guest::lock_mode::paravirtual ? "kicks are offered" : guest::to_string(locks.why));
 }
 
 bool report_clock() {

@@ -17,100 +17,22 @@
 namespace {
 
 namespace abi = pvx::abi;
-namespace order = pvx::order;
 using flush_load::plan;
 using flush_load::tally;
 
 constexpr uint64_t slice_us = 1'000'000;
 constexpr uint64_t default_s = 10;
 
-// --- a lock whose waiters halt ---
-
-/// A queue lock. Who waits polls for a while, then halts until the one before kicks it; where there is no kick it polls
-/// on. In the order of its arrival everybody gets it, interrupts off.
-class queue_lock {
-public:
-    /// \pre interrupts are off
-    void lock(bool deferring) {
-        machine const m;
-        uint32_t const self = m.self().value;
-        node& mine = nodes_[self];
-        m.ref(mine.next).store(nobody, order::relaxed);
-        m.ref(mine.state).store(waiting, order::relaxed);
-        // order: acq_rel [load-lock-tail] the node before the tail that leads to it, and, if it is free, what the last
-        // owner wrote; pairs with itself and the CAS in unlock()
-        uint32_t const before = m.ref(tail_).exchange(self + 1, order::acq_rel);
-        if (before == nobody) return;
-        // order: release [load-lock-next] the node before the link to it; pairs with [load-lock-next] in next_of()
-        m.ref(nodes_[before - 1].next).store(self + 1, order::release);
-        for (uint32_t i = 0; i < polls; ++i) {
-            if (is_granted(mine)) return;
-            m.relax();
-        }
-        bool const halts = bool(pv::configuration().kick);
-        // order: acquire [load-lock-grant] where it fails the lock is ours; relaxed is not enough for `granted`
-        uint32_t found = waiting;
-        if (halts && !m.ref(mine.state).compare_exchange(found, halted, order::acquire, order::acquire)) return;
-        while (!is_granted(mine)) {
-            // Through leave() after each halt, since an NMI may have ended the deferral.
-            if (deferring) pv::deferred.enter(m.self());
-            if (!halts)
-                while (!is_granted(mine)) m.relax();
-            else if (!is_granted(mine))
-                m.halt_irqs_off();  // a kick that came before it is not lost
-            if (deferring) (void)pv::deferred.leave(m.self());
-        }
-    }
-
-    void unlock() {
-        machine const m;
-        node& mine = nodes_[m.self().value];
-        uint32_t next = next_of(mine);
-        uint32_t expected = m.self().value + 1;
-        // order: release [load-lock-tail] what the owner wrote; pairs with the exchange in lock()
-        if (next == nobody && m.ref(tail_).compare_exchange(expected, nobody, order::release, order::relaxed)) return;
-        while (next == nobody) {  // it is about to link itself
-            m.relax();
-            next = next_of(mine);
-        }
-        // order: acq_rel [load-lock-grant] what the owner wrote; pairs with is_granted() and the CAS in lock()
-        uint32_t const was = m.ref(nodes_[next - 1].state).exchange(granted, order::acq_rel);
-        if (was == halted) (void)m.hypercall(abi::kvm_hypercall::kick_cpu, 0, os::cpu_apic_id(next - 1), 0, 0);
-    }
-
-private:
-    static constexpr uint32_t nobody = 0;
-    enum : uint32_t { waiting, halted, granted };
-    static constexpr uint32_t polls = 200;
-
-    struct alignas(64) node {
-        uint32_t next;
-        uint32_t state;
-    };
-
-    static uint32_t next_of(node& n) {
-        // order: acquire [load-lock-next]; pairs with [load-lock-next] in lock()
-        return machine{}.ref(n.next).load(order::acquire);
-    }
-    static bool is_granted(node& n) {
-        // order: acquire [load-lock-grant] what the last owner wrote; pairs with [load-lock-grant] in unlock()
-        return machine{}.ref(n.state).load(order::acquire) == granted;
-    }
-
-    node nodes_[os::max_cpus];
-    uint32_t tail_;
-};
-
-constinit queue_lock the_lock{};
+constinit uint32_t the_lock = 0;
 
 /// One lock operation, some 2 us inside and 10 us outside.
-void lock_turn(bool deferring) {
+void lock_turn(bool) {
     machine const m;
     auto const irqs = m.irq_save();
-    the_lock.lock(deferring);
+    pv::locks.lock(the_lock);               // who halts in it, defers
     flush_load::this_participant().look();  // before an interrupt can repair anything
     os::delay_us(2);
-    the_lock.unlock();
+    pv::locks.unlock(the_lock);
     m.irq_restore(irqs);
     os::delay_us(10);
 }
@@ -124,7 +46,7 @@ struct way {
     bool deferral;
     tally sum;
     uint64_t ns;
-    flush_load::histogram times;
+    bench_suites::histogram times;
 
     uint64_t per_second(uint64_t count) const { return ns == 0 ? 0 : count * 100'000'000'000 / ns; }  // in 1/100
     uint64_t flush_rate() const { return per_second(sum.shootdowns); }

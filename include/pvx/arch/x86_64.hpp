@@ -108,6 +108,10 @@ struct x86_64 : builtin_atomics {
     PVX_ALWAYS_INLINE tsc_ticks tsc() const { return tsc_ticks{rdtsc_ordered()}; }
     PVX_ALWAYS_INLINE uint32_t clamp_index(uint32_t i, uint32_t n) const { return arch::clamp_index(i, n); }
     PVX_ALWAYS_INLINE void relax() const { pause(); }
+    /// See guest::byte_store_policy. The first byte is the lowest.
+    PVX_ALWAYS_INLINE void store_low_byte(uint32_t& word, uint8_t value, store_order auto o) const {
+        ref(reinterpret_cast<uint8_t&>(word)).store(value, o);
+    }
 
     PVX_ALWAYS_INLINE irq_state irq_save() const {
         irq_state const state = read_rflags();

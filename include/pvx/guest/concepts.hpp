@@ -109,4 +109,28 @@ concept deferral_policy = atomics_policy<M> && local_flush_policy<M> && requires
     { m.deferral(cpu) } -> same_as<typename M::template cell<uint8_t>&>;  // deferral(cpu) is the byte of that CPU
 };
 
+/// Sleeping until somebody kicks.
+/// Axiom: `wait` sleeps only while `(cell & mask) == value`, looked at again after the CPU became wakeable, so a kick
+/// that comes before the wait is not lost; a wait of another context of the CPU cannot come between that look and the
+/// sleep and use the kick up. It may return for no reason. `kick` wakes the CPU; all earlier stores of the caller are
+/// visible to it.
+template <class M>
+concept wait_policy = atomics_policy<M> &&
+    requires(M const m, typename M::template cell<uint32_t>& cell, uint32_t& word, uint32_t v, cpu_index cpu) {
+    m.wait(cell, v, v);  // wait(cell, mask, value) sleeps while (cell & mask) == value
+    m.wait(word, v, v);  // the same for a plain word
+    m.kick(cpu);         // kick(cpu) ends its wait
+};
+
+/// An optional ability of the atomics: storing the lowest byte of a word, beside atomic accesses to the whole, which no
+/// language's memory model knows.
+/// Axiom: the store and an RMW of the word never lose each other's change, and all CPUs see one order of them. x86: a
+/// locked RMW owns the cache line from its read to its write, and its own CPU's earlier stores are done by then; so a
+/// byte store reaches the line before it or after it, and changes nothing but its byte. A load of the word by the CPU
+/// that stored waits until its byte is in the line. [sdm3a 9.1.2.2, 9.2.2]
+template <class M>
+concept byte_store_policy = requires(M const m, uint32_t& word) {
+    m.store_low_byte(word, uint8_t{}, order::release);  // store_low_byte(word, value, order)
+};
+
 }  // namespace pvx::inline v0::guest

@@ -117,8 +117,11 @@ extern const case_list clock_cases;
 extern const case_list hypercall_cases;
 extern const case_list ipi_cases;
 extern const case_list flush_cases;
+extern const case_list lock_cases;
 
 /// Of each case in flush_cases; 0, the default, is what it can do in a short while.
 void set_wanted_shootdowns(uint64_t count);
+/// The same of lock_cases: kicks, or times that the lock is taken.
+void set_wanted_kicks(uint64_t count);
 
 }  // namespace conform

@@ -17,9 +17,10 @@ namespace {
 
 namespace abi = pvx::abi;
 
-constexpr case_list const* all_parts[] = {&msr_cases,       &steal_cases, &clock_cases,
-                                          &hypercall_cases, &ipi_cases,   &flush_cases};
+constexpr case_list const* all_parts[] = {&msr_cases, &steal_cases, &clock_cases, &hypercall_cases,
+                                          &ipi_cases, &flush_cases, &lock_cases};
 constexpr case_list const* flush_part[] = {&flush_cases};
+constexpr case_list const* lock_part[] = {&lock_cases};
 
 /// The vector of an interrupt that came and that no case waits for; 0 if there was none.
 constinit uint32_t stray = 0;
@@ -116,8 +117,17 @@ bool run(os::string_view name, case_list const* const (&parts)[N]) {
 bool conformance() { return conform::run("conform", conform::all_parts); }
 
 bool torture() {
-    conform::set_wanted_shootdowns(os::option_number("shootdowns", 100'000));
-    bool const good = conform::run("torture", conform::flush_part);
-    conform::set_wanted_shootdowns(0);
+    os::string_view const part = os::option_value("part", "both");
+    bool good = true;
+    if (!(part == "locks")) {
+        conform::set_wanted_shootdowns(os::option_number("shootdowns", 100'000));
+        good &= conform::run("torture", conform::flush_part);
+        conform::set_wanted_shootdowns(0);
+    }
+    if (!(part == "flushes")) {
+        conform::set_wanted_kicks(os::option_number("kicks", 100'000));
+        good &= conform::run("torture", conform::lock_part);
+        conform::set_wanted_kicks(0);
+    }
     return good;
 }
