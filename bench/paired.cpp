@@ -116,6 +116,8 @@ int main(int argc, char** argv) {
     bool list = false, quick = false;
     std::string filter, json_path;
     uint32_t tries = 0;
+    paired_options options;
+    uint32_t wanted_pairs = options.pairs;
     parse_options(
         argc, argv, "bench_paired",
         "Times each pvx hot path beside the plain way to do the same, in interleaved slices.\n"
@@ -123,7 +125,12 @@ int main(int argc, char** argv) {
         "on A against A and B against B meanwhile. 'a slower' and 'a faster' are said only beyond that error.",
         {{"--list", "", "print the names of the rows", [&](auto&) { list = true; }},
          {"--filter", "TEXT", "only rows whose name holds TEXT", [&](auto& text) { filter = text; }},
-         {"--quick", "", "a sixth of the pairs, and fewer rows", [&](auto&) { quick = true; }},
+         {"--pairs", "N", "pairs of each row (301)", take_number(wanted_pairs, 1)},
+         {"--quick", "", "51 pairs, and fewer rows",
+          [&](auto&) {
+              quick = true;
+              wanted_pairs = 51;
+          }},
          {"--json", "FILE", "write the rows there too", [&](auto& text) { json_path = text; }},
          {"--self-test", "N", "N times A against A, and 2 % more work against A; code 1 if it is wrong",
           take_number(tries, 1)}});
@@ -138,8 +145,8 @@ int main(int argc, char** argv) {
         return 0;
     }
 
-    paired_options options;
-    if (quick) options.pairs = options.block_pairs = 51;
+    options.pairs = wanted_pairs;
+    options.block_pairs = std::min(options.block_pairs, wanted_pairs);
     auto const machine = make_machine_probe();
     print_fingerprint(*machine);
     if (tries != 0) return self_test(*machine, tries, options);

@@ -261,6 +261,8 @@ private:
             uses += g.first;
         }
         CHECK(uses >= rounds_ * setting_.threads + interrupts_);
+        // An owner kicks at most its successor, and whoever it finds in the table.
+        CHECK(kicks_ <= 2 * uses);
         CHECK(lock_of_interrupts().first == interrupts_);
         CHECK((interrupts_ != 0) == setting_.signals);
         for (auto const& n : nodes_) CHECK(n.in_use == 0);
@@ -288,7 +290,10 @@ private:
 void run(setting const& s) {
     stress_run r(s);
     r.go();
-    CHECK((r.halts() != 0) == (s.mode == lock_mode::paravirtual));
+    bool const halts = s.mode == lock_mode::paravirtual;
+    if (!halts) CHECK(r.halts() == 0);
+    // Who looks often may never have to.
+    if (halts && s.tuning.spins < 100) CHECK(r.halts() != 0);
 }
 
 }  // namespace

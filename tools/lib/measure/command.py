@@ -54,11 +54,16 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}\n    tools/measure --help")
 
 
+def in_a_sentence(title):
+    """Without its capital, unless that belongs to an abbreviation."""
+    return title if title[:2].isupper() else title[0].lower() + title[1:]
+
+
 def usage(sections):
     width = max(len(s.name) for s in sections)
     return USAGE.format(
         sections="\n".join(
-            f"                     {s.name:<{width}} {s.title[0].lower()}{s.title[1:]}, by {s.target}" for s in sections
+            f"                     {s.name:<{width}} {in_a_sentence(s.title)}, by {s.target}" for s in sections
         )
     )
 
@@ -106,8 +111,8 @@ def run_section(section, machine, mode):
     """Its entry in the results. Data that its own tables cannot show are a failure of the section."""
     machine.commands = []
     start = time.monotonic()
-    data = section.run(machine, mode)
     try:
+        data = section.run(machine, mode)
         section.tables(data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Failure(

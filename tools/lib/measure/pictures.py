@@ -102,6 +102,47 @@ def style(turn):
     }
 
 
+def powers_of_two(axes, ticks):
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [str(n) for n in ticks])
+    axes.minorticks_off()
+
+
+def line_with_ranges(axes, rows, x, y, label, look):
+    """Through the rows, each with its range of y."""
+    values = [row[y] for row in rows]
+    ends = [
+        [max(0, row[y] - row[f"{y}_low"]) for row in rows],
+        [max(0, row[f"{y}_high"] - row[y]) for row in rows],
+    ]
+    axes.errorbar([row[x] for row in rows], values, ends, capsize=2, label=label, **look)
+
+
+def guest_locks(data):
+    """A line for each lock. What is not clean is crossed out."""
+    rows = data["rows"]
+    if not rows:
+        return None
+    pyplot = plots()
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    for turn, name in enumerate(dict.fromkeys(row["lock"] for row in rows)):
+        line_with_ranges(axes, [row for row in rows if row["lock"] == name], "vcpus", "per_second", name, style(turn))
+    for state in ("contaminated", "incomplete"):
+        own = [row for row in rows if row["state"] == state]
+        if own:
+            look = {"color": GREY, "marker": "x" if state == "contaminated" else "+", "markersize": 9, "zorder": 3}
+            places, rates = [row["vcpus"] for row in own], [row["per_second"] for row in own]
+            axes.plot(places, rates, linestyle="", label=state, **look)
+    powers_of_two(axes, sorted({row["vcpus"] for row in rows}))
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.set_xlabel(f"vCPUs over {data['host_cpus']} CPUs")
+    axes.set_ylabel("operations a second")
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.tight_layout()
+    return figure
+
+
 def locks_over_threads(data):
     rows = [row for row in data["rows"] if row["state"] == "clean"]
     if not rows:
@@ -120,16 +161,7 @@ def locks_over_threads(data):
             ]
             own.sort(key=lambda row: row["threads"])
             look = style(turn)
-            mops = [row["mops"] for row in own]
-            ends = [[row["mops"] - row["mops_low"] for row in own], [row["mops_high"] - row["mops"] for row in own]]
-            speed.errorbar(
-                [row["threads"] for row in own],
-                mops,
-                [[max(0, end) for end in side] for side in ends],
-                capsize=2,
-                label=name,
-                **look,
-            )
+            line_with_ranges(speed, own, "threads", "mops", name, look)
             fair = [row for row in own if row.get("jain") is not None]
             fairness.plot([row["threads"] for row in fair], [row["jain"] for row in fair], **look)
         load = "" if inside is None else f", {inside:g} ns inside, {outside:g} ns outside"
@@ -140,9 +172,7 @@ def locks_over_threads(data):
         speed.set_ylim(bottom=0)
         fairness.set_ylim(0, 1.05)
         for axes in (speed, fairness):
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(threads, [str(n) for n in threads])
-            axes.minorticks_off()
+            powers_of_two(axes, threads)
     for axes in grid[-1]:
         axes.set_xlabel("threads")
     figure.tight_layout()
@@ -191,9 +221,7 @@ def pruning_over_n(data):
                 markerfacecolor="white" if cold else COLOURS[turn],
             )[0]
         axes.set_title(state, loc="left")
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(sizes, [str(n) for n in sizes])
-        axes.minorticks_off()
+        powers_of_two(axes, sizes)
         axes.xaxis.set_tick_params(labelbottom=True)
     values = [row[f"ns_{end}"] for _, row in found for end in "ab"]
     ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500) if min(values) / 2 < t < max(values) * 2]
@@ -320,7 +348,7 @@ def paired_ratios(data):
     ticks = [tick for tick in (near if high / low < 3 else far) if low <= tick <= high]
     axes.set_xticks(ticks, [f"{t:g}" for t in ticks])
     axes.minorticks_off()
-    axes.set_xlabel("time of a / time of b   (thick: 95 % interval; thin: widened by the A/A error)")
+    axes.set_xlabel("time of a / time of b   (thick: interval; thin: widened by the A/A error)")
     handles = [
         pyplot.Line2D([], [], color=colour, marker=marker, linewidth=3, markersize=5.5, label=label)
         for colour, marker, label in (
