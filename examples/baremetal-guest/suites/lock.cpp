@@ -9,6 +9,7 @@
 #include "../os/command_line.hpp"
 #include "../os/console.hpp"
 #include "../os/job.hpp"
+#include "../os/panic.hpp"
 #include "../suites.hpp"
 #include "bench/histogram.hpp"
 #include "bench/samples.hpp"
@@ -51,7 +52,7 @@ template <lock_mode Mode>
 class domain_lock {
 public:
     explicit domain_lock(uint32_t spins) : domain_(counting_machine{}, storage_, {.spins = spins}) {
-        (void)domain_.go_live(Mode);
+        if (domain_.go_live(Mode) != pvx::status::ok) os::panic("lock: the locks do not go live");
     }
     void lock() { domain_.lock(word_); }
     void unlock() { domain_.unlock(word_); }

@@ -3,7 +3,8 @@
 
 /// \file
 /// How the locks of a kernel wait, from what the host offers: one pure function, in the order in which current Linux
-/// decides, with the reason. [kvm-cpuid]
+/// decides, with the reason. It knows KVM's kick; who waits by hyperv_wait chooses paravirtual by Hyper-V's own leaves.
+/// [kvm-cpuid]
 
 #include <pvx/guest/configuration.hpp>
 #include <pvx/guest/qspinlock.hpp>

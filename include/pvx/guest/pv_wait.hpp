@@ -72,7 +72,7 @@ struct kvm_wait {
         static_assert(hypercall_policy<Machine> && cpu_policy<Machine>);
         // By APIC id: the index of a CPU is a number of ours.
         Machine const& m = static_cast<Machine const&>(*this);
-        (void)m.hypercall(abi::kvm_hypercall::kick_cpu, 0, m.apic(cpu).value, 0, 0);
+        if (m.can_kick()) (void)m.hypercall(abi::kvm_hypercall::kick_cpu, 0, m.apic(cpu).value, 0, 0);
     }
 };
 

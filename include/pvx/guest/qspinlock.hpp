@@ -4,7 +4,8 @@
 /// \file
 /// A queued spin lock that does not spin on CPUs that are not there. Waiters queue (MCS), each on a node of its own
 /// CPU; after a bounded spin they halt and are kicked when it is their turn. Where the host can wake nobody it is a
-/// plain queued lock, and before the other CPUs run a test-and-set lock, all on the same word.
+/// plain queued lock or a test-and-set lock (lock_mode.hpp chooses), before the other CPUs run the latter, all on the
+/// same word.
 ///
 ///     unlocker                                     head of the queue
 ///     CAS held -> 0                                table[lock] = my CPU
@@ -26,7 +27,9 @@
 /// unlocks that had to wake it. So what passes a head is what fits in those looks and two wakes.
 ///
 /// The caller cannot migrate between lock() and unlock(), and where a lock is taken in interrupts, it holds them off as
-/// with any spin lock. A fifth context nested in four that all wait has no node; it polls without queueing.
+/// with any spin lock. A fifth context nested in four that all wait has no node; it polls without queueing. Two waits
+/// are not bounded by a halt: an owner's for a successor that is preempted between its two first steps, and that of a
+/// waiter which woke for no reason while the owner hands on.
 
 #include <pvx/guest/concepts.hpp>
 #include <pvx/guest/detail/lock_word.hpp>
@@ -55,25 +58,26 @@ constexpr const char* to_string(lock_mode mode) {
 
 /// How long waiters spin. The defaults are measured: see docs/performance.
 struct lock_tuning {
-    uint32_t spins{1u << 15};   ///< Looks of a queued waiter before it halts; not 0.
-    uint32_t steals{64};        ///< Looks of a newcomer before it queues.
-    uint32_t head_polls{1024};  ///< Looks of the head before it declares pending; at most `spins`.
-    uint32_t handover{512};     ///< Native: looks of a newcomer that sees the lock about to be handed over.
+    uint32_t spins{1u << 15};  ///< Looks of a queued waiter before it halts; not 0.
+    uint32_t steals{64};       ///< Looks of a newcomer before it queues.
+    uint32_t head_polls{
+        1024};               ///< Looks of the head before it declares pending, if it has not been woken twice before.
+    uint32_t handover{512};  ///< Native: looks of a newcomer that sees the lock about to be handed over.
 };
 
-/// What the observer of a machine is told.
+/// What the observer of a machine is told. It takes no lock.
 enum class lock_event : uint8_t {
     steal,          ///< A newcomer took the lock past the queue.
     queue,          ///< A waiter queues.
     no_node,        ///< More contexts nested than there are nodes.
-    halt_node,      ///< A waiter in the queue halts.
-    halt_head,      ///< The head of the queue halts.
+    halt_node,      ///< A waiter in the queue calls wait().
+    halt_head,      ///< The head of the queue calls wait().
     wait_early,     ///< A waiter gives up spinning, since the one before it halted.
     spurious_wake,  ///< A halt ended, and it was nobody's turn.
-    kick,           ///< An unlocker kicks.
-    kick_early,     ///< An owner kicks its successor at once: it fell asleep in the moment of the hand-over.
+    kick,           ///< An unlocker has kicked.
+    kick_early,     ///< An owner has kicked its successor at once: it fell asleep in the moment of the hand-over.
     table_full,     ///< No entry was free.
-    hash_hop,       ///< A place in the wait table was taken.
+    hash_hop,       ///< On the way to an entry, a place was taken.
 };
 
 /// What must hold, and did not: a lock word is corrupt, or is unlocked by somebody who does not hold it.
@@ -88,7 +92,7 @@ struct lock_storage {
     detail::mcs_node<Machine>* nodes;      ///< detail::nodes_per_cpu for each CPU.
     uint32_t cpus;                         ///< CPUs that may lock.
     detail::wait_entry<Machine>* entries;  ///< The wait table.
-    uint32_t capacity;                     ///< Of the table. One for each node is always enough.
+    uint32_t capacity;                     ///< Of the table. One for each node is enough, but for races.
 };
 
 /// Ready-made storage for up to Cpus CPUs.
@@ -101,21 +105,25 @@ struct static_lock_storage {
     constexpr operator lock_storage<Machine>() { return {nodes, Cpus, entries, Capacity}; }
 };
 
-/// The locks of one kernel. A lock is any 32-bit word that is zero at first.
+/// The locks of one kernel. A lock is any 32-bit word that is zero at first, at an address that is the same for all
+/// CPUs, its own as long as anybody locks it, and not null.
 template <class Machine>
     requires atomics_policy<Machine> && cpu_policy<Machine> && relax_policy<Machine> && wait_policy<Machine>
 class lock_domain {
 public:
-    /// Not live: all locks are test-and-set locks, for which no CPU needs to know who it is.
+    /// Not live: all locks are test-and-set locks, for which no CPU needs to know who it is. (With a fixed mode they
+    /// are what that says from the start.)
     constexpr lock_domain(Machine machine, lock_storage<Machine> storage, lock_tuning tuning = {})
         : machine_(machine), storage_(storage), tuning_(tuning) {}
 
     /// From now on locks wait in this mode. Locks may be held meanwhile. \pre no other CPU uses the domain yet, and
-    /// none of this CPU's contexts waits. \return bad_argument if the storage is smaller than the machine, or waiters
-    /// were not to look at all.
+    /// none of this CPU's contexts waits. \return bad_argument if the storage is smaller than the machine, waiters were
+    /// not to look at all, or the machine has another mode fixed.
     status go_live(lock_mode mode) {
         bool const fits = storage_.cpus <= detail::max_lock_cpus && machine_.possible_cpus() <= storage_.cpus;
         if (!fits || storage_.capacity == 0 || tuning_.spins == 0) return status::bad_argument;
+        if constexpr (requires { Machine::fixed_lock_mode; })
+            if (mode != Machine::fixed_lock_mode) return status::bad_argument;
         mode_ = mode;
         return status::ok;
     }
@@ -219,10 +227,11 @@ private:
             seen = lock.load(order::relaxed);
         }
         if ((seen & ~detail::lock_held_mask) != 0) return false;
-        // 0,0,x -> 0,1,x. An OR, not a CAS loop: it ends however busy the word is.
-        seen = lock.fetch_or(detail::lock_pending, order::relaxed);
-        if ((seen & ~detail::lock_held_mask) != 0) {
-            if ((seen & detail::lock_pending) == 0) lock.fetch_and(~detail::lock_pending, order::relaxed);
+        // 0,0,x -> 0,1,x. Of one bit, and only that bit is asked for: where the compiler knows BTS (g++ does, clang 14
+        // makes a CAS loop of it) this ends however busy the word is.
+        bool const had = (lock.fetch_or(detail::lock_pending, order::relaxed) & detail::lock_pending) != 0;
+        if (had || (lock.load(order::relaxed) & detail::lock_tail_mask) != 0) {
+            if (!had) lock.fetch_and(~detail::lock_pending, order::relaxed);
             return false;
         }
         while ((lock.load(order::relaxed) & detail::lock_held_mask) != 0) machine_.relax();
@@ -354,7 +363,7 @@ private:
                 uint32_t const seen = lock.load(order::relaxed);
                 if ((seen & detail::lock_held_mask) == 0 && take_as_head(word, seen, mine, last)) return last;
                 // A look that finds it free and comes too late counts as well: somebody passed.
-                if (!insisting && ++looks >= tuning_.head_polls) {
+                if (!insisting && (++looks >= tuning_.head_polls || marks >= 2)) {
                     lock.fetch_or(detail::lock_pending, order::relaxed);
                     insisting = true;
                 }
@@ -445,13 +454,13 @@ private:
         if (!table().remove(key(word), cpu)) broken(lock_invariant::slow_has_entry);
         // n,x,3 -> n,x,0. order: release [qsl-release] as in unlock(). From here on the lock's memory may be gone.
         lock.fetch_and(~detail::lock_held_mask, order::release);
-        tell(lock_event::kick);
         machine_.kick(cpu);
+        tell(lock_event::kick);
     }
 
     void kick(uint32_t tail, lock_event why) const {
-        tell(why);
         machine_.kick(detail::tail_cpu(tail));
+        tell(why);
     }
 
     // --- the rest ----------------------------------------------------------------------------------------------------
@@ -462,8 +471,10 @@ private:
     bool enter_table(uint32_t& word, cpu_index cpu) const {
         uint32_t hops = 0;
         bool const entered = table().insert(key(word), cpu, hops);
-        for (uint32_t i = 0; i < hops; ++i) tell(lock_event::hash_hop);
-        if (!entered) tell(lock_event::table_full);
+        if (!entered)
+            tell(lock_event::table_full);
+        else
+            for (uint32_t i = 0; i < hops; ++i) tell(lock_event::hash_hop);
         return entered;
     }
 
@@ -486,6 +497,10 @@ private:
 template <auto& Domain>
 class bound_lock {
 public:
+    bound_lock() = default;
+    bound_lock(bound_lock const&) = delete;
+    bound_lock& operator=(bound_lock const&) = delete;
+
     void lock() { Domain.lock(word_); }
     bool try_lock() { return Domain.try_lock(word_); }
     void unlock() { Domain.unlock(word_); }

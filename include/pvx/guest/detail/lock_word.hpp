@@ -6,7 +6,7 @@
 ///
 ///     31 .. 18   CPU of the last in the queue, plus one; 0: nobody queues
 ///     17 .. 16   which of that CPU's four nodes
-///     15 ..  8   pending: 1 while somebody who is not queued, or the head of the queue, is next for certain
+///     15 ..  8   pending: 1 while somebody who is not queued, or the head of the queue, claims to be next
 ///      7 ..  0   locked: 0 free, 1 held, 3 held and the unlocker must kick somebody
 
 #include <pvx/base/bits.hpp>
