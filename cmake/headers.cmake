@@ -14,7 +14,9 @@ set(pvx_headers
     include/pvx/base/std.hpp
     include/pvx/base/types.hpp
     include/pvx/abi/apic.hpp
+    include/pvx/abi/apic_fields.hpp
     include/pvx/abi/cpuid.hpp
+    include/pvx/abi/cpuid_leaves.hpp
     include/pvx/abi/cr.hpp
     include/pvx/abi/kvm_clock.hpp
     include/pvx/abi/kvm_features.hpp
@@ -22,6 +24,7 @@ set(pvx_headers
     include/pvx/abi/kvm_msr.hpp
     include/pvx/abi/kvm_steal_time.hpp
     include/pvx/abi/msr.hpp
+    include/pvx/abi/page_fault.hpp
     include/pvx/abi/proposed.hpp
     include/pvx/abi/xsave.hpp
     include/pvx/arch/concepts.hpp
@@ -44,6 +47,16 @@ set(pvx_headers
     include/pvx/guest/detail/lock_word.hpp
     include/pvx/guest/detail/mcs_node.hpp
     include/pvx/guest/detail/wait_table.hpp
+    include/pvx/host/access_rights.hpp
+    include/pvx/host/apic_icr.hpp
+    include/pvx/host/apic_restore.hpp
+    include/pvx/host/apic_state.hpp
+    include/pvx/host/apic_words.hpp
     include/pvx/host/concepts.hpp
+    include/pvx/host/cpuid_table.hpp
+    include/pvx/host/cr0_wp.hpp
+    include/pvx/host/guest_cr0.hpp
+    include/pvx/host/kvm_leaves.hpp
+    include/pvx/host/runtime_cpuid.hpp
     include/pvx/host/steal_time.hpp
 )

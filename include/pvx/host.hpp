@@ -4,6 +4,16 @@
 /// \file
 /// The whole host half, for a hypervisor or a VMM.
 
+#include <pvx/host/access_rights.hpp>
+#include <pvx/host/apic_icr.hpp>
+#include <pvx/host/apic_restore.hpp>
+#include <pvx/host/apic_state.hpp>
+#include <pvx/host/apic_words.hpp>
 #include <pvx/host/concepts.hpp>
+#include <pvx/host/cpuid_table.hpp>
+#include <pvx/host/cr0_wp.hpp>
+#include <pvx/host/guest_cr0.hpp>
+#include <pvx/host/kvm_leaves.hpp>
+#include <pvx/host/runtime_cpuid.hpp>
 #include <pvx/host/steal_time.hpp>
 #include <pvx/version.hpp>

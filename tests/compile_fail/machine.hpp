@@ -82,6 +82,22 @@ enum class defect {
     run_delay_type,
     flush_guest_tlb,
     event,
+    guest_cr0,
+    guest_cr0_type,
+    direct_map,
+    direct_map_type,
+    refresh_permissions,
+    reload_roots,
+    reload_pdptes,
+    reload_pdptes_type,
+    read_cpuid_inputs,
+    read_cpuid_inputs_type,
+    xstate_sizes,
+    xstate_sizes_type,
+    standard_size,
+    standard_size_type,
+    compacted_size,
+    compacted_size_type,
 };
 
 /// Convertible to everything, and so the kind of result that a check by conversion would let pass.
@@ -179,6 +195,14 @@ struct request {
     result<D, defect::kind_type, pvx::guest::flush_kind> kind() const requires(D != defect::kind);
 };
 
+/// Sizes of which as much is wrong.
+template <defect D>
+struct xstate_sizes {
+    result<D, defect::standard_size_type, uint32_t> standard_size(uint64_t) const requires(D != defect::standard_size);
+    result<D, defect::compacted_size_type, uint32_t> compacted_size(uint64_t) const
+        requires(D != defect::compacted_size);
+};
+
 /// An environment with every role there is, less one requirement.
 template <defect D>
 struct environment : cell_member<D> {
@@ -196,4 +220,14 @@ struct environment : cell_member<D> {
     result<D, defect::run_delay_type, pvx::nanoseconds> run_delay() const requires(D != defect::run_delay);
     void flush_guest_tlb() const requires(D != defect::flush_guest_tlb);
     void event(pvx::host::steal_event) const requires(D != defect::event);
+    void event(pvx::host::cpuid_event) const requires(D != defect::event);
+
+    result<D, defect::guest_cr0_type, uint64_t> guest_cr0() const requires(D != defect::guest_cr0);
+    result<D, defect::direct_map_type, bool> direct_map() const requires(D != defect::direct_map);
+    void refresh_permissions() const requires(D != defect::refresh_permissions);
+    void reload_roots() const requires(D != defect::reload_roots);
+    result<D, defect::reload_pdptes_type, bool> reload_pdptes() const requires(D != defect::reload_pdptes);
+    result<D, defect::read_cpuid_inputs_type, pvx::host::cpuid_inputs> read_cpuid_inputs() const
+        requires(D != defect::read_cpuid_inputs);
+    result<D, defect::xstate_sizes_type, ::xstate_sizes<D>> xstate_sizes() const requires(D != defect::xstate_sizes);
 };

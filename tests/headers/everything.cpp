@@ -40,6 +40,14 @@ template class pvx::guest::lock_domain<machines::hyperv_lock>;
 template class pvx::guest::lock_domain<machines::yield_lock>;
 template struct pvx::guest::static_lock_storage<machines::lock, 2>;
 
+template class pvx::host::apic_state<pvx::host::apic_presence::varies>;
+template class pvx::host::apic_state<pvx::host::apic_presence::always>;
+template class pvx::host::apic_words<machines::apic_words>;
+template class pvx::host::cpuid_table<8>;
+template struct pvx::host::cpuid_state<8>;
+template class pvx::host::runtime_cpuid<machines::host_cpuid, 8>;
+template class pvx::host::runtime_cpuid<machines::host_cpuid_observed, 8>;
+
 // Functions of this part, external so that all they use is in the object.
 namespace PVX_PART {
 
@@ -175,6 +183,42 @@ pvx::guest::lock_domain<machines::lock> bound_domain{machines::lock{0}, bound_st
 void bound(pvx::guest::bound_lock<bound_domain>& lock) {
     lock.lock();
     if (lock.try_lock()) lock.unlock();
+}
+
+uint32_t apic(pvx::host::apic_words<machines::apic_words> const& words, uint32_t const* msrs, uint32_t count) {
+    uint32_t found = 0;
+    words.for_each(pvx::host::apic_word::usable, [&](pvx::cpu_index vcpu) { found += vcpu.value; });
+    found += has(pvx::host::apic_state<>().init(), pvx::host::apic_change::map);
+    return found + pvx::host::check_restore(msrs, count).position;
+}
+
+pvx::host::icr_write apic_command(pvx::abi::apic_mode mode, uint64_t icr, uint64_t value) {
+    pvx::host::icr_write const page = pvx::host::write_icr_page(mode, icr, 0x300, static_cast<uint32_t>(value));
+    return page.outcome == pvx::host::msr_outcome::not_ours ? pvx::host::write_icr_msr(mode, icr, 0x830, value) : page;
+}
+
+uint32_t cpuid_facts(pvx::host::kvm_host const& host, uint32_t leaf) {
+    auto const leaves = pvx::host::make_kvm_leaves(host, static_cast<uint8_t>(leaf));
+    return leaves.entries[1].regs.eax + static_cast<uint32_t>(pvx::abi::cpuid_range_of(leaf)) +
+           pvx::abi::cpuid_has_subleaves(leaf);
+}
+
+uint64_t guest_cr0(pvx::host::lazy_cr0& cr0, machines::cr0 const& environment, uint64_t bits) {
+    cr0.exited();
+    cr0.give(pvx::host::ownable_cr0(pvx::host::virtualization::vmx, true, bits), environment);
+    return cr0.read(bits, environment) | cr0.owned() | pvx::host::selective_cr0_exit(bits, 0) |
+           pvx::host::nested_vmx_cr0_write(bits, 1, 2, 3).value;
+}
+
+bool cr0_write(pvx::host::lazy_cr0& cr0, pvx::host::cr0_inputs const& in, machines::mmu const& mmu,
+               machines::cr0_writes const& environment) {
+    return apply(pvx::host::decide(in), cr0, mmu) &&
+           write_cr0(cr0, in, environment).refusal == pvx::host::cr0_refusal::none;
+}
+
+uint32_t access_rights(pvx::host::lazy_cr0& cr0, machines::cr0 const& environment, uint64_t cr4, uint64_t efer,
+                       pvx::host::page_access access, pvx::host::page_rights page) {
+    return access_fault(cr0, cr4, efer, access, page, environment);
 }
 
 }  // namespace PVX_PART

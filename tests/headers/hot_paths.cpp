@@ -84,3 +84,52 @@ void hot_lock(machines::components& with, uint32_t& word) { with.locks_.lock(wor
 bool hot_try_lock(machines::components const& with, uint32_t& word) { return with.locks_.try_lock(word); }
 
 void hot_unlock(machines::components& with, uint32_t& word) { with.locks_.unlock(word); }
+
+bool hot_apic_usable(pvx::host::apic_state<> const& a) { return a.usable(); }
+
+bool hot_apic_accepts(pvx::host::apic_state<> const& a, pvx::abi::apic_delivery how) { return a.accepts(how); }
+
+pvx::host::apic_write hot_apic_write_msr(pvx::host::apic_state<>& a, pvx::host::apic_offer const& offer, uint32_t index,
+                                         uint64_t value) {
+    return a.write_msr(offer, index, value);
+}
+
+pvx::host::apic_write hot_apic_write_page(pvx::host::apic_state<>& a, pvx::host::apic_offer const& offer,
+                                          uint32_t index, uint32_t value) {
+    return a.write_page(offer, index, value);
+}
+
+pvx::host::icr_write hot_icr_write_msr(pvx::abi::apic_mode mode, uint64_t icr, uint32_t index, uint64_t value) {
+    return pvx::host::write_icr_msr(mode, icr, index, value);
+}
+
+pvx::host::icr_write hot_icr_write_page(pvx::abi::apic_mode mode, uint64_t icr, uint32_t index, uint32_t value) {
+    return pvx::host::write_icr_page(mode, icr, index, value);
+}
+
+uint32_t hot_apic_scan(pvx::host::apic_words<pvx::builtin_atomics> const& words) {
+    uint32_t n = 0;
+    words.for_each(pvx::host::apic_word::usable, [&](pvx::cpu_index) { ++n; });
+    return n;
+}
+
+void hot_guest_exited(pvx::host::lazy_cr0& cr0) { cr0.exited(); }
+
+uint64_t hot_guest_cr0(pvx::host::lazy_cr0& cr0, uint64_t bits, machines::hypervisor const& environment) {
+    return cr0.read(bits, environment);
+}
+
+bool hot_write_cr0(pvx::host::lazy_cr0& cr0, pvx::host::cr0_inputs const& in, machines::hypervisor const& environment) {
+    return write_cr0(cr0, in, environment).refusal == pvx::host::cr0_refusal::none;
+}
+
+uint32_t hot_access_fault(pvx::host::lazy_cr0& cr0, uint64_t cr4, uint64_t efer, pvx::host::page_access access,
+                          pvx::host::page_rights page, machines::hypervisor const& environment) {
+    return access_fault(cr0, cr4, efer, access, page, environment);
+}
+
+void hot_host_cpuid_mark(machines::components& with) { with.host_cpuid_.mark_changed(); }
+
+pvx::abi::cpuid_regs hot_host_cpuid_read(machines::components& with, uint32_t leaf, uint32_t subleaf) {
+    return with.host_cpuid_.read(leaf, subleaf);
+}

@@ -65,6 +65,15 @@ using host_steal_time_observed =
                        archetype::run_clock_role, archetype::guest_tlb_role,
                        archetype::observer_role<pvx::host::steal_event>>;
 
+using apic_words = archetype::machine<archetype::atomics_role>;
+using host_cpuid = archetype::machine<archetype::cpuid_inputs_role>;
+using host_cpuid_observed =
+    archetype::machine<archetype::cpuid_inputs_role, archetype::observer_role<pvx::host::cpuid_event>>;
+using cr0 = archetype::machine<archetype::guest_cr0_role>;
+using mmu = archetype::machine<archetype::mmu_role>;
+using cr0_writes = archetype::machine<archetype::guest_cr0_role, archetype::mmu_role,
+                                      archetype::observer_role<pvx::host::cr0_event>>;
+
 /// What a kernel would write: the hardware's roles from pvx, its own few from elsewhere.
 struct kernel : pvx::arch::x86_64,
                 archetype::cpu_role,
@@ -81,7 +90,9 @@ struct kernel : pvx::arch::x86_64,
 struct hypervisor : pvx::builtin_atomics,
                     archetype::guest_memory_role<pvx::abi::kvm_steal_time>,
                     archetype::run_clock_role,
-                    archetype::guest_tlb_role {};
+                    archetype::guest_cr0_role,
+                    archetype::mmu_role,
+                    archetype::cpuid_inputs_role {};
 
 /// What the hot paths work on. Never defined: the callers of the functions bring them.
 struct components {
@@ -93,6 +104,7 @@ struct components {
     pvx::guest::deferred_flush<kernel> deferred_flush_;
     pvx::guest::lock_domain<kernel> locks_;
     pvx::host::steal_time<hypervisor> host_steal_time_;
+    pvx::host::runtime_cpuid<hypervisor> host_cpuid_;
 };
 
 // A component costs what it stores of its own: an empty machine takes no room.

@@ -255,6 +255,33 @@ struct guest_tlb_role {
     PVX_ENTRY_INLINE void flush_guest_tlb() const { write_outside(0); }
 };
 
+struct guest_cr0_role {
+    PVX_ENTRY_INLINE uint64_t guest_cr0() const { return read_outside(); }
+};
+
+struct mmu_role : guest_tlb_role {
+    PVX_ENTRY_INLINE bool direct_map() const { return read_outside() != 0; }
+    PVX_ENTRY_INLINE void refresh_permissions() const { write_outside(0); }
+    PVX_ENTRY_INLINE void reload_roots() const { write_outside(1); }
+    PVX_ENTRY_INLINE bool reload_pdptes() const { return read_outside() != 0; }
+};
+
+/// The registers that CPUID shows, and sizes of save areas.
+struct cpuid_inputs_role {
+    struct sizes {
+        PVX_ENTRY_INLINE uint32_t standard_size(uint64_t mask) const {
+            return static_cast<uint32_t>(mask ^ read_outside());
+        }
+        PVX_ENTRY_INLINE uint32_t compacted_size(uint64_t mask) const {
+            return static_cast<uint32_t>(mask ^ read_outside());
+        }
+    };
+    PVX_ENTRY_INLINE host::cpuid_inputs read_cpuid_inputs() const {
+        return {read_outside(), read_outside(), read_outside(), read_outside(), read_outside()};
+    }
+    PVX_ENTRY_INLINE sizes xstate_sizes() const { return {}; }
+};
+
 /// An optional ability: events of one type.
 template <class Event>
 struct observer_role {
@@ -283,6 +310,8 @@ static_assert(guest::wait_policy<machine<atomics_role, wait_role>>);
 static_assert(host::guest_memory_policy<guest_memory_role<int>, int> &&
               !host::guest_memory_policy<guest_memory_role<int>, long>);
 static_assert(host::run_clock_policy<run_clock_role> && host::guest_tlb_policy<guest_tlb_role>);
+static_assert(host::guest_cr0_policy<guest_cr0_role> && host::mmu_policy<mmu_role>);
+static_assert(host::cpuid_inputs_policy<cpuid_inputs_role> && host::xstate_sizes_policy<cpuid_inputs_role::sizes>);
 static_assert(host::observer_policy<observer_role<int>, int> && !host::observer_policy<guest_tlb_role, int>);
 
 }  // namespace archetype

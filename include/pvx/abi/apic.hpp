@@ -48,7 +48,7 @@ inline constexpr uint32_t lvt_timer_periodic = bit<uint32_t>(17);
 inline constexpr uint32_t lvt_timer_tsc_deadline = bit<uint32_t>(18);
 
 /// How an interrupt command is delivered: bits 10:8 of the ICR.
-enum class apic_delivery : uint8_t { fixed = 0, smi = 2, nmi = 4, init = 5, startup = 6 };
+enum class apic_delivery : uint8_t { fixed = 0, lowest_priority = 1, smi = 2, nmi = 4, init = 5, startup = 6 };
 
 /// ICR: the level is "assert", as every command but a de-asserting INIT has it.
 inline constexpr uint32_t icr_level_assert = bit<uint32_t>(14);

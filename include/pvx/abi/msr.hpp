@@ -9,6 +9,7 @@
 namespace pvx::inline v0::abi::msr {
 
 inline constexpr uint32_t ia32_tsc = 0x10;
+inline constexpr uint32_t ia32_tsc_adjust = 0x3b;
 inline constexpr uint32_t ia32_apic_base = 0x1b;
 inline constexpr uint32_t ia32_misc_enable = 0x1a0;
 inline constexpr uint32_t ia32_tsc_deadline = 0x6e0;
