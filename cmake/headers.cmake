@@ -59,4 +59,7 @@ set(pvx_headers
     include/pvx/host/kvm_leaves.hpp
     include/pvx/host/runtime_cpuid.hpp
     include/pvx/host/steal_time.hpp
+    include/pvx/host/xstate_check.hpp
+    include/pvx/host/xstate_layout.hpp
+    include/pvx/host/xstate_rules.hpp
 )

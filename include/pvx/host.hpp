@@ -16,4 +16,7 @@
 #include <pvx/host/kvm_leaves.hpp>
 #include <pvx/host/runtime_cpuid.hpp>
 #include <pvx/host/steal_time.hpp>
+#include <pvx/host/xstate_check.hpp>
+#include <pvx/host/xstate_layout.hpp>
+#include <pvx/host/xstate_rules.hpp>
 #include <pvx/version.hpp>

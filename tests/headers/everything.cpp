@@ -47,6 +47,8 @@ template class pvx::host::cpuid_table<8>;
 template struct pvx::host::cpuid_state<8>;
 template class pvx::host::runtime_cpuid<machines::host_cpuid, 8>;
 template class pvx::host::runtime_cpuid<machines::host_cpuid_observed, 8>;
+template struct pvx::strong_integer<pvx::host::xsave_size_tag<pvx::host::xsave_format::standard>, uint32_t>;
+template struct pvx::host::xsave_size_memo<pvx::host::xsave_format::compacted>;
 
 // Functions of this part, external so that all they use is in the object.
 namespace PVX_PART {
@@ -219,6 +221,22 @@ bool cr0_write(pvx::host::lazy_cr0& cr0, pvx::host::cr0_inputs const& in, machin
 uint32_t access_rights(pvx::host::lazy_cr0& cr0, machines::cr0 const& environment, uint64_t cr4, uint64_t efer,
                        pvx::host::page_access access, pvx::host::page_rights page) {
     return access_fault(cr0, cr4, efer, access, page, environment);
+}
+
+template <pvx::host::xsave_format Format>
+bool xstate_of(pvx::host::xstate_layout const& layout, uint64_t mask, pvx::host::xsave_size_memo<Format>& memo) {
+    bool const same = layout.required_size<Format>(mask) == layout.required_size(mask, memo);
+    auto const header = pvx::host::make_xsave_header<Format>(mask, mask, layout.components());
+    return same && layout.offset<Format>(9, mask) != 0 && pvx::host::valid_xsave_header<Format>(header, mask);
+}
+
+bool xstate(pvx::host::xstate_layout& layout, machines::detection const& machine, machines::tunable_cpu const& cpu,
+            uint64_t mask) {
+    pvx::host::xsave_size_memo<pvx::host::xsave_format::standard> standard{};
+    pvx::host::xsave_size_memo<pvx::host::xsave_format::compacted> compacted{};
+    (void)layout.set_up(machine);
+    return xstate_of(layout, mask, standard) && xstate_of(layout, mask, compacted) &&
+           !verify_xstate_layout(layout, machine, {mask, 0}) && !verify_xstate_layout(layout, cpu, {mask, 0});
 }
 
 }  // namespace PVX_PART

@@ -133,3 +133,19 @@ void hot_host_cpuid_mark(machines::components& with) { with.host_cpuid_.mark_cha
 pvx::abi::cpuid_regs hot_host_cpuid_read(machines::components& with, uint32_t leaf, uint32_t subleaf) {
     return with.host_cpuid_.read(leaf, subleaf);
 }
+
+uint32_t hot_xsave_size(pvx::host::xstate_layout const& layout, uint64_t mask) {
+    using enum pvx::host::xsave_format;
+    return layout.required_size<standard>(mask).value + layout.required_size<compacted>(mask).value;
+}
+
+uint32_t hot_xsave_size_again(pvx::host::xstate_layout const& layout, uint64_t mask,
+                              pvx::host::xsave_size_memo<pvx::host::xsave_format::compacted>& memo) {
+    return layout.required_size(mask, memo).value;
+}
+
+bool hot_xcr0(uint64_t& value, uint64_t supported) {
+    bool const valid = pvx::host::valid_xcr0(value, supported);
+    value = pvx::host::constrain_xcr0(value, supported);
+    return valid;
+}

@@ -39,9 +39,9 @@ using lock =
     archetype::machine<archetype::atomics_role, archetype::cpu_role, archetype::relax_role, archetype::wait_role>;
 
 /// One for each way to sleep. A base that a machine derives from asks for more where it is used.
-struct kvm_lock : archetype::machine<archetype::atomics_role, archetype::cpu_role, archetype::halt_role,
-                                     archetype::hypercall_role>,
-                  pvx::guest::kvm_wait<kvm_lock> {
+struct kvm_lock
+    : archetype::machine<archetype::atomics_role, archetype::cpu_role, archetype::halt_role, archetype::hypercall_role>,
+      pvx::guest::kvm_wait<kvm_lock> {
     using machine::machine;
     bool can_kick() const { return archetype::read_outside() != 0; }
 };
@@ -71,8 +71,14 @@ using host_cpuid_observed =
     archetype::machine<archetype::cpuid_inputs_role, archetype::observer_role<pvx::host::cpuid_event>>;
 using cr0 = archetype::machine<archetype::guest_cr0_role>;
 using mmu = archetype::machine<archetype::mmu_role>;
-using cr0_writes = archetype::machine<archetype::guest_cr0_role, archetype::mmu_role,
-                                      archetype::observer_role<pvx::host::cr0_event>>;
+using cr0_writes =
+    archetype::machine<archetype::guest_cr0_role, archetype::mmu_role, archetype::observer_role<pvx::host::cr0_event>>;
+
+/// A CPU whose XCR0 and IA32_XSS can be set.
+struct tunable_cpu : archetype::machine<archetype::cpuid_role> {
+    using machine::machine;
+    void enable_xstate(pvx::host::xstate_enabled value) const { archetype::write_outside(value.xcr0 + value.xss); }
+};
 
 /// What a kernel would write: the hardware's roles from pvx, its own few from elsewhere.
 struct kernel : pvx::arch::x86_64,
