@@ -60,7 +60,7 @@ inline constexpr option options[] = {
     {"kick", "on|off", "use the kick"},
     {"format", "table|tsv", "bench, shootdown, lock: for people or for programs"},
     {"seconds", "N", "shootdown, lock: for each way and workload (default 10)"},
-    {"spins", "N", "lock: looks of a waiter in a queue before it halts (default 32768)"},
+    {"spins", "N", "lock: looks of a waiter in a queue before it halts (default 1024)"},
     {"part", "flushes|locks|both", "torture: which cases (default both)"},
     {"shootdowns", "N", "torture: for each case about flushes (default 100000)"},
     {"kicks", "N", "torture: for each case about kicks and locks (default 100000)"},

@@ -56,13 +56,14 @@ constexpr const char* to_string(lock_mode mode) {
     return "unknown";
 }
 
-/// How long waiters spin. The defaults are measured: see docs/performance.
+/// How long waiters spin. The defaults are measured: bench_locks tries others, and so does the bare-metal guest.
 struct lock_tuning {
-    uint32_t spins{1u << 15};  ///< Looks of a queued waiter before it halts; not 0.
-    uint32_t steals{64};       ///< Looks of a newcomer before it queues.
-    uint32_t head_polls{
-        1024};               ///< Looks of the head before it declares pending, if it has not been woken twice before.
-    uint32_t handover{512};  ///< Native: looks of a newcomer that sees the lock about to be handed over.
+    /// Looks of a queued waiter before it halts; not 0. Some tens of microseconds, which is what a halt and a kick cost
+    /// together: a waiter that looks for longer mostly keeps the owner from its CPU.
+    uint32_t spins{1024};
+    uint32_t steals{64};        ///< Looks of a newcomer before it queues.
+    uint32_t head_polls{1024};  ///< Looks of the head before it declares pending, if not woken twice before.
+    uint32_t handover{512};     ///< Native: looks of a newcomer that sees the lock about to be handed over.
 };
 
 /// What the observer of a machine is told. It takes no lock.
@@ -158,12 +159,10 @@ public:
             // order: release [qsl-release] as below
             if (mode() == lock_mode::native) return machine_.store_low_byte(word, 0, order::release);
         }
-        // A look first, so that an unlocker whose lock is waited for needs one exchange and not two.
-        uint32_t found = machine_.ref(word).load(order::relaxed);
-        bool const plain = (found & detail::lock_held_mask) == detail::lock_held;
+        // No look first: it would take as long again, and where somebody waits, the word is here after the first try.
+        uint32_t found = detail::lock_held;
         // order: release [qsl-release] what the owner wrote before the lock is free; pairs with lock()
-        if (!plain || !machine_.ref(word).compare_exchange(found, found & ~detail::lock_held_mask, order::release,
-                                                           order::relaxed))
+        if (!machine_.ref(word).compare_exchange(found, 0, order::release, order::relaxed))
             unlock_contended(word, found);
     }
 
