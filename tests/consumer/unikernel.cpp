@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The example of README.md, between the two marks; the build checks that it stands there word for word.
+// The first example of README.md, between the two marks; the build checks that it stands there word for word.
 #include <stdint.h>
 
 inline constexpr uint32_t max_cpus = 64;
