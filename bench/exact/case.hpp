@@ -44,20 +44,28 @@ struct call {
     }
 };
 
+/// Of one figure, which no baseline may lift.
+struct limit {
+    const char* figure = nullptr;
+    uint64_t most = 0;
+};
+
 struct test_case {
     const char* name;  ///< "component/operation, inputs": says how many of what it counts for.
     function* plain_operation;
     function* counting_operation;
     void (*run_plain)(function*);
     void (*run_counting)(function*);
+    limit at_most;
 
     template <class Plain, class Counting, class Body>
-    test_case(const char* n, Plain* p, Counting* c, Body)
+    test_case(const char* n, Plain* p, Counting* c, Body, limit most = {})
         : name(n),
           plain_operation(reinterpret_cast<function*>(p)),
           counting_operation(reinterpret_cast<function*>(c)),
           run_plain([](function* f) { Body{}(call<plain, Plain>{reinterpret_cast<Plain*>(f)}); }),
-          run_counting([](function* f) { Body{}(call<counting, Counting>{reinterpret_cast<Counting*>(f)}); }) {}
+          run_counting([](function* f) { Body{}(call<counting, Counting>{reinterpret_cast<Counting*>(f)}); }),
+          at_most(most) {}
 };
 
 /// The cases of a file, in the list of all.

@@ -38,12 +38,13 @@ accesses to shared words, hypercalls, IPIs, MSR accesses and the like; bytes of 
   --baseline FILE    compare with this file instead of bench/baselines/COMPILER-VERSION.json
   --write-baseline   write the baseline instead of comparing
 
+Some cases have a limit of their own, which holds whatever the baseline says, and keeps one from being written.
 A repeated string instruction counts once for each round. Code bytes are those of the functions that a component's
 cases ran, without what g++ moves out of a function as cold. Lines are what the compiler's -E -P prints.
 
-Exit code: 0 all figures are as they were; 1 a figure has grown; 3 none has, but some are smaller, or a case is new or
-gone, or the flags are others: renew the baseline; 64 bad usage; 70 a case cannot be counted; 77 skipped: this compiler
-has no baseline, or this machine forbids ptrace.
+Exit code: 0 all figures are as they were; 1 a figure has grown, or is over its limit; 3 none has, but some are
+smaller, or a case is new or gone, or the flags are others: renew the baseline; 64 bad usage; 70 a case cannot be
+counted; 77 skipped: this compiler has no baseline, or this machine forbids ptrace.
 )";
 
 #define EXACT_TEXT_(x) #x
@@ -77,7 +78,8 @@ void for_each_case(string const& filter, Visit&& visit) {
         if (name.find(filter) != string::npos) visit(name, *one);
 }
 
-json count_all(options const& o) {
+// Says so, too, where a case is over its limit.
+json count_all(options const& o, bool& over) {
     json all = {{"program", "exact_counts"}, {"compiler", compiler}, {"flags", EXACT_FLAGS}, {"cases", json::array()}};
     exact::symbols const known;
     std::map<string, std::set<exact::symbols::symbol const*>> ran;
@@ -89,6 +91,12 @@ json count_all(options const& o) {
             if (counts != exact::count_instructions(c, known, ran[component]))
                 throw std::runtime_error("counts differently each time: an input is not planned");
             counts.merge(exact::count_events(c));
+            if (auto const n = c.at_most.figure == nullptr ? counts.end() : counts.find(c.at_most.figure);
+                n != counts.end() && n->second > c.at_most.most) {
+                over = true;
+                std::cout << "OVER     " << name << ": " << n->first << ": is " << n->second << ", and may be "
+                          << c.at_most.most << " at most\n";
+            }
             all["cases"].push_back({{"name", name}, {"component", component}, {"counts", counts}});
         } catch (std::runtime_error const& e) {
             throw std::runtime_error(name + ": " + e.what());
@@ -178,8 +186,14 @@ exit_code run(options const& o, string const& program) {
         for_each_case(o.filter, [](string const& name, exact::test_case const&) { std::cout << name << '\n'; });
         return exit_same;
     }
+    bool over = false;
     if (o.write_baseline) {
-        write_file(o.baseline, printed(count_all(o)));
+        json const is = count_all(o, over);
+        if (over) {
+            std::cout << "wrote no baseline: no baseline lifts a limit\n";
+            return exit_worse;
+        }
+        write_file(o.baseline, printed(is));
         std::cout << "wrote " << o.baseline << "; commit it\n";
         return exit_same;
     }
@@ -193,18 +207,18 @@ exit_code run(options const& o, string const& program) {
                   << '\n';
     if (!comparable && o.json_file.empty()) return exit_skipped;
 
-    json const is = count_all(o);
+    json const is = count_all(o, over);
     if (is.at("cases").empty()) {
         std::cerr << "exact_counts: no case has " << o.filter << " in its name; try --list\n";
         return exit_usage;
     }
     if (!o.json_file.empty()) write_file(o.json_file, printed(is));
-    if (!comparable) return exit_skipped;
+    if (!comparable) return over ? exit_worse : exit_skipped;
     exit_code const result = compare(was, is, o);
     if (result == exit_worse)
         std::cout << "If that is wanted, say why in the commit, and write the new baseline with\n  " << renew << '\n';
     if (result == exit_renew) std::cout << "Commit the new baseline, written with\n  " << renew << '\n';
-    return result;
+    return over ? exit_worse : result;
 }
 
 }  // namespace

@@ -51,6 +51,7 @@ enum event : uint32_t {
     shared_rmw,
     shared_fence,
     hypercall_made,
+    kicked,
     ipi_sent,
     msr_read,
     msr_written,
@@ -61,7 +62,7 @@ enum event : uint32_t {
     event_kinds
 };
 inline constexpr const char* event_names[event_kinds] = {
-    "shared loads", "shared stores", "shared rmw", "fences asked", "hypercalls", "ipis",
+    "shared loads", "shared stores", "shared rmw", "fences asked", "hypercalls", "kicks",        "ipis",
     "msr reads",    "msr writes",    "cpuids",     "relaxes",      "halts",      "local flushes"};
 
 /// Memory that the counting child shares with its parent.
@@ -98,6 +99,7 @@ struct kernel_roles {
         if constexpr (same_as<T, abi::pvclock_vcpu_time_info>) return at(clock_records[cpu.value]);
     }
     uint8_t& deferral(cpu_index cpu) const { return deferrals[cpu.value]; }
+    bool can_kick() const { return true; }
 
 private:
     template <class T>
@@ -106,7 +108,7 @@ private:
     }
 };
 
-struct plain : arch::x86_64, kernel_roles {
+struct plain : arch::x86_64, kernel_roles, guest::kvm_wait<plain> {
     int64_t hypercall(uint64_t number, uint64_t a0, uint64_t a1, uint64_t a2, uint64_t a3) const {
         return arch::vmmcall(number, a0, a1, a2, a3);
     }
@@ -117,7 +119,7 @@ struct plain : arch::x86_64, kernel_roles {
     void flush_all_local() const { __asm__ volatile("" ::: "memory"); }
 };
 
-struct counting : kernel_roles {
+struct counting : kernel_roles, guest::kvm_wait<counting> {
     template <word T>
     using cell = T;
     template <word T>
@@ -125,13 +127,18 @@ struct counting : kernel_roles {
         return counting_ref<T>{object};
     }
     void fence(fence_order auto) const { note(shared_fence); }
+    void store_low_byte(uint32_t& object, uint8_t value, store_order auto o) const {
+        note(shared_store);
+        arch::x86_64{}.store_low_byte(object, value, o);
+    }
 
     abi::cpuid_regs cpuid(uint32_t leaf, uint32_t subleaf) const {
         return note(cpuid_read), planned_cpuid(leaf, subleaf);
     }
     uint64_t read_msr(uint32_t) const { return note(msr_read), host.msr; }
     void write_msr(uint32_t, uint64_t) const { note(msr_written); }
-    int64_t hypercall(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t) const {
+    int64_t hypercall(uint64_t number, uint64_t, uint64_t, uint64_t, uint64_t) const {
+        if (number == abi::kvm_hypercall::kick_cpu) note(kicked);
         return note(hypercall_made), host.hypercall;
     }
     tsc_ticks tsc() const { return tsc_ticks{host.tsc}; }

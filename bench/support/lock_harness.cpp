@@ -33,6 +33,8 @@ lock_round run_round(probe& machine, any_lock const& lock, busy_work const& work
 
     round_stage = stage::wait;
     std::latch ready(options.threads);
+    // This thread lives on beside them. In a process with a single thread glibc's mutex would leave out its locked
+    // instruction (SINGLE_THREAD_P), and one contender would measure what no program with threads has.
     std::vector<std::thread> threads;
     for (uint32_t t = 0; t < options.threads; ++t)
         threads.emplace_back([&, t] {
@@ -90,7 +92,7 @@ std::vector<lock_result> compare_locks(probe& machine, std::vector<named_lock> c
             size_t const which = (i + pass) % locks.size();
             if (good[which] >= options.rounds) continue;
             if (step) step(locks[which].name);
-            rounds[which].push_back(run_round(machine, locks[which].make(), work, options));
+            rounds[which].push_back(run_round(machine, locks[which].make(options.threads), work, options));
             good[which] += clean(rounds[which].back().disturbed, options.foreign_limit);
         }
 

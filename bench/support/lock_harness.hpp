@@ -5,8 +5,9 @@
 /// What a lock does under T threads: throughput, CPU time, fairness, the longest wait. Rounds of all locks alternate,
 /// so that a machine that changes within seconds changes for all of them; each round checks that the lock excluded.
 ///
-/// A lock has lock() and unlock(), or lock(thread) and unlock(thread) if it keeps a node for each thread. If it has
-/// halts() and kicks(), numbers since it was made, they are counted too.
+/// A lock has lock() and unlock(), or lock(thread) and unlock(thread) if it keeps a node for each thread; threads are
+/// numbered from 0, and their number is the first argument of its constructor, if it takes any. If it has join(thread),
+/// each thread calls that first. If it has halts() and kicks(), numbers since it was made, they are counted too.
 
 #include <pvx/arch/x86_64.hpp>
 
@@ -19,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -101,6 +103,7 @@ struct contender {
 template <class Lock>
 void contend(Lock& lock, contender const& me) {
     constexpr bool has_nodes = requires { lock.lock(me.thread); };
+    if constexpr (requires { lock.join(me.thread); }) lock.join(me.thread);
     uint64_t value = 1;
     for (bool running = true; running;) {
         if constexpr (has_nodes)
@@ -130,13 +133,18 @@ struct any_lock {
 
 struct named_lock {
     std::string name;
-    std::function<any_lock()> make;
+    std::function<any_lock(uint32_t threads)> make;
 };
 
-template <class Lock>
-named_lock lock_named(std::string name) {
-    return {std::move(name), [] {
-                auto const lock = std::make_shared<Lock>();
+template <class Lock, class... More>
+named_lock lock_named(std::string name, More... more) {
+    return {std::move(name), [more...](uint32_t threads) {
+                auto const lock = [&] {
+                    if constexpr (std::is_constructible_v<Lock, uint32_t, More...>)
+                        return std::make_shared<Lock>(threads, more...);
+                    else
+                        return std::make_shared<Lock>(more...);
+                }();
                 any_lock any{[lock](contender const& me) { contend(*lock, me); }, {}, {}};
                 if constexpr (requires { lock->halts(); }) any.halts = [lock] { return lock->halts(); };
                 if constexpr (requires { lock->kicks(); }) any.kicks = [lock] { return lock->kicks(); };
@@ -148,8 +156,8 @@ struct lock_options {
     uint32_t threads = 1;
     uint32_t inside_ns = 100;   ///< Work with the lock held.
     uint32_t outside_ns = 100;  ///< Work between two times.
-    uint32_t rounds = 14;
-    uint32_t round_ms = 150;
+    uint32_t rounds = 8;
+    uint32_t round_ms = 100;
     double foreign_limit = 0.1;
     uint32_t patience = 2;  ///< Rounds are measured at most so many times as are needed.
 };

@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 
 #include "support/lock_harness.hpp"
 
@@ -44,21 +43,11 @@ class posix_spin_lock {
 public:
     posix_spin_lock() { pthread_spin_init(&lock_, PTHREAD_PROCESS_PRIVATE); }
     void lock() { pthread_spin_lock(&lock_); }
+    bool try_lock() { return pthread_spin_trylock(&lock_) == 0; }
     void unlock() { pthread_spin_unlock(&lock_); }
 
 private:
     alignas(64) pthread_spinlock_t lock_;
 };
-
-/// The locks that bench_locks compares. A new one is one line.
-inline std::vector<named_lock> const& reference_locks() {
-    static std::vector<named_lock> const all{
-        lock_named<test_and_set_lock>("test-and-set"),
-        lock_named<ticket_lock>("ticket"),
-        lock_named<posix_spin_lock>("pthread_spin"),
-        lock_named<std::mutex>("std::mutex"),
-    };
-    return all;
-}
 
 }  // namespace pvx_bench

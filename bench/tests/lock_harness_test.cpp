@@ -2,13 +2,12 @@
 #include "support/lock_harness.hpp"
 
 #include <atomic>
-#include <thread>
-
 #include <mutex>
+#include <thread>
 
 #include "fake_probe.hpp"
 #include "support/catch.hpp"
-#include "support/reference_locks.hpp"
+#include "support/compared_locks.hpp"
 
 using namespace pvx_bench;
 using namespace pvx_bench_test;
@@ -39,6 +38,24 @@ struct unfair_lock {
     void unlock(uint32_t) { mutex.unlock(); }
 };
 
+/// Wants to know how many threads there are, and who each of them is.
+struct joining_lock {
+    static inline std::atomic<uint32_t> made_for{0}, joined{0}, strangers{0};
+    static inline thread_local bool known = false;
+
+    std::mutex mutex;
+    explicit joining_lock(uint32_t threads) { made_for = threads; }
+    void join(uint32_t thread) {
+        joined |= 1u << thread;
+        known = true;
+    }
+    void lock() {
+        if (!known) ++strangers;
+        mutex.lock();
+    }
+    void unlock() { mutex.unlock(); }
+};
+
 /// Counts two halts and one kick for each time it is taken.
 struct counting_lock {
     std::mutex mutex;
@@ -63,7 +80,7 @@ lock_options brief(uint32_t threads) {
 
 lock_round one_round(named_lock const& lock, lock_options const& options) {
     auto const machine = make_machine_probe();
-    return run_round(*machine, lock.make(), busy_work(*machine), options);
+    return run_round(*machine, lock.make(options.threads), busy_work(*machine), options);
 }
 
 }  // namespace
@@ -86,8 +103,8 @@ TEST_CASE("a lock that does not exclude is found out", "[bench][locks]") {
     CHECK(errors != 0);
 }
 
-TEST_CASE("each reference lock excludes, also with more threads than CPUs", "[bench][locks]") {
-    for (named_lock const& lock : reference_locks()) {
+TEST_CASE("each lock that is compared excludes, also with more threads than CPUs", "[bench][locks]") {
+    for (named_lock const& lock : compared_locks()) {
         INFO(lock.name);
         lock_round const r = one_round(lock, brief(6));
         CHECK(r.exclusion_errors == 0);
@@ -95,9 +112,33 @@ TEST_CASE("each reference lock excludes, also with more threads than CPUs", "[be
         CHECK(r.cpu_ns_per_op > 0);
         CHECK(r.jain > 0);
         CHECK(r.jain <= 1);
-        CHECK_FALSE(r.halts_per_op);
-        CHECK_FALSE(r.kicks_per_op);
+        bool const counts = lock.name.starts_with("pvx");
+        CHECK(r.halts_per_op.has_value() == counts);
+        CHECK(r.kicks_per_op.has_value() == counts);
+        if (lock.name == "pvx, native") CHECK(r.halts_per_op.value() == 0);
     }
+}
+
+TEST_CASE("waiters of pvx's lock that hardly spin halt and are kicked", "[bench][locks]") {
+    lock_options options = brief(6);
+    options.inside_ns = 50000;
+    double halts = 0, kicks = 0;
+    for (int round = 0; round < 50 && (halts == 0 || kicks == 0); ++round) {
+        lock_round const r = one_round(tuned_lock({.spins = 1, .steals = 0, .head_polls = 1}), options);
+        CHECK(r.exclusion_errors == 0);
+        halts += r.halts_per_op.value();
+        kicks += r.kicks_per_op.value();
+    }
+    CHECK(halts > 0);
+    CHECK(kicks > 0);
+}
+
+TEST_CASE("a lock learns how many threads there are, and each thread joins before it locks", "[bench][locks]") {
+    auto const machine = make_machine_probe();
+    compare_locks(*machine, {lock_named<joining_lock>("joining")}, brief(3));
+    CHECK(joining_lock::made_for.load() == 3u);
+    CHECK(joining_lock::joined.load() == 7u);
+    CHECK(joining_lock::strangers.load() == 0u);
 }
 
 TEST_CASE("a thread that starves counts as unfair and as a gap of the whole round", "[bench][locks]") {
