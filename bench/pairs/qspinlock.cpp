@@ -45,12 +45,31 @@ void try_lock_and_unlock() {
     if (Lock.try_lock()) Lock.unlock();
 }
 
+/// With some nanoseconds of work inside and outside, so that a store may leave the CPU meanwhile, as in a kernel.
+template <auto& Lock>
+void lock_and_work() {
+    static uint64_t value = 1;
+    auto const work = [] {
+        for (int i = 0; i < 8; ++i) {
+            value = value * 0x5851f42d4c957f2d + 1;
+            forget(value);
+        }
+    };
+    Lock.lock();
+    work();
+    Lock.unlock();
+    work();
+}
+
 bool const native_pair = add_pair(
     "qspinlock: native lock and unlock", "pvx", [] { lock_and_unlock<native>(); }, "pthread_spin",
     [] { lock_and_unlock<posix>(); });
 bool const native_store = add_pair(
     "qspinlock: native lock, unlock by a byte store", "byte store", [] { lock_and_unlock<native>(); }, "CAS",
     [] { lock_and_unlock<native_by_words>(); });
+bool const native_store_and_work = add_pair(
+    "qspinlock: unlock by a byte store, with work", "byte store", [] { lock_and_work<native>(); }, "CAS",
+    [] { lock_and_work<native_by_words>(); });
 bool const paravirtual_pair = add_pair(
     "qspinlock: paravirtual lock and unlock", "pvx", [] { lock_and_unlock<paravirtual>(); }, "std::mutex",
     [] { lock_and_unlock<mutex>(); });
