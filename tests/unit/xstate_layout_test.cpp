@@ -199,6 +199,21 @@ TEST_CASE("Without XSAVE the area is that of FXSAVE, and leaf 0xD is not read", 
     }
 }
 
+TEST_CASE("Who forgets the set-up gets the size of FXSAVE's area, and not 0", "[host][xstate_layout]") {
+    static constinit xstate_layout forgotten;
+    auto const made = std::make_unique<xstate_layout>();
+    for (xstate_layout const* layout : {&forgotten, made.get()})
+        for (uint32_t b = 0; b < 64; ++b)
+            for (uint64_t mask : {uint64_t{0}, uint64_t{1} << b, ~(uint64_t{1} << b)}) {
+                CAPTURE(mask);
+                CHECK(size<standard>(*layout, mask) == 512);
+                CHECK(size<compacted>(*layout, mask) == 512);
+                CHECK(layout->offset<compacted>(b, mask) == 0);
+            }
+    CHECK(forgotten.components() == 0);
+    static_assert(std::is_trivially_destructible_v<xstate_layout> && std::is_trivially_copyable_v<xstate_layout>);
+}
+
 TEST_CASE("A second set-up leaves nothing of the first", "[host][xstate_layout]") {
     auto const layout = layout_of(apx_cpu);
     CHECK(layout->set_up(xstate_cpuid{&zen_3}) == status::ok);
@@ -293,6 +308,10 @@ TEST_CASE("A buffer of the save interface has 4096 bytes at least, and is counte
     CHECK(buffer(0x7).words() == 1024);
     CHECK(buffer(0x602e7).size == 11008);
     CHECK(buffer(0x602e7).words() == 2752);
+    CHECK(make_xsave_buffer(xsave_size<standard>{4095}).size == 4096);
+    CHECK(make_xsave_buffer(xsave_size<standard>{4096}).size == 4096);
+    CHECK(make_xsave_buffer(xsave_size<standard>{4096}).words() == 1024);
+    CHECK(make_xsave_buffer(xsave_size<standard>{4097}).size == 4097);
     CHECK(make_xsave_buffer(xsave_size<standard>{4097}).words() == 1025);
     // Guest and host are not the same size, and the caller must say which.
     CHECK(buffer(layout->user_components()).size > buffer(0x2e7).size);
@@ -344,15 +363,24 @@ struct plain_xsave : xstate_cpuid {
     }
 };
 
-// A CPU whose XCR0 and XSS can be set.
+// A CPU whose XCR0 and XSS can be set, to what its sub-leaves 0 and 1 say. A template has taken bits out of those two,
+// and left the other sub-leaves.
 struct tunable {
     xstate_cpuid* now;
     std::vector<xstate_enabled>* tried;
+    uint32_t xcr0_mask = ~0u;
+    uint32_t instructions = 0xf;
+    uint32_t xss_mask = ~0u;
 
-    abi::cpuid_regs cpuid(uint32_t leaf, uint32_t subleaf) const { return now->cpuid(leaf, subleaf); }
+    abi::cpuid_regs cpuid(uint32_t leaf, uint32_t subleaf) const {
+        abi::cpuid_regs regs = now->cpuid(leaf, subleaf);
+        if (leaf == 0xd && subleaf == 0) regs.eax &= xcr0_mask;
+        if (leaf == 0xd && subleaf == 1) regs.eax &= instructions, regs.ecx &= xss_mask;
+        return regs;
+    }
     void enable_xstate(xstate_enabled value) const {
-        REQUIRE(valid_xcr0(value.xcr0, now->cpu->components(false)));
-        REQUIRE(valid_xss(value.xss, now->cpu->components(true)));
+        REQUIRE(valid_xcr0(value.xcr0, now->cpu->components(false) & xcr0_mask));
+        REQUIRE(valid_xss(value.xss, (instructions & 8) != 0 ? now->cpu->components(true) & xss_mask : 0));
         tried->push_back(value);
         now->xcr0 = value.xcr0;
         now->xss = value.xss;
@@ -409,4 +437,43 @@ TEST_CASE("A machine that can turn components on is checked with every valid set
     CHECK((m.mask & xf::pkru) != 0);
     CHECK(now.xcr0 == 7);
     CHECK(now.xss == 0x800);
+}
+
+TEST_CASE("A component whose sub-leaf is there and whose bit is not is never turned on", "[host][xstate_layout]") {
+    auto const layout = layout_of(sapphire_rapids);
+    struct {
+        uint32_t xcr0_mask, xss_mask;
+        size_t valid;  // values of XCR0
+        uint64_t xss;
+    } const rows[] = {
+        {0x7, ~0u, 3, 0x1800 | xf::pt | xf::pasid | xf::uintr | xf::lbr},
+        {0x2e7, 0x1800, 8, 0x1800},
+        {0x3, 0, 2, 0},
+        {0x202e7, 0x800, 8, 0x800},
+    };
+    for (auto const& r : rows) {
+        CAPTURE(r.xcr0_mask, r.xss_mask);
+        xstate_cpuid now{&sapphire_rapids, 3, 0};
+        std::vector<xstate_enabled> tried;
+        CHECK_FALSE(verify_xstate_layout(*layout, tunable{&now, &tried, r.xcr0_mask, 0xf, r.xss_mask}, {3, 0}));
+        CHECK(tried.size() == r.valid * (r.xss != 0 ? 2 : 1) + 1);
+        uint64_t xcr0 = 0, xss = 0;
+        for (xstate_enabled const& t : tried) xcr0 |= t.xcr0, xss |= t.xss;
+        CHECK(xcr0 == constrain_xcr0(r.xcr0_mask, layout->user_components()));
+        CHECK(xss == r.xss);
+    }
+}
+
+TEST_CASE("Without XSAVES no supervisor component is turned on, for there is no IA32_XSS", "[host][xstate_layout]") {
+    auto const layout = layout_of(sapphire_rapids);
+    for (uint32_t instructions : {0x1u, 0x3u, 0x7u, 0xfu}) {
+        CAPTURE(instructions);
+        xstate_cpuid now{&sapphire_rapids, 7, 0};
+        std::vector<xstate_enabled> tried;
+        CHECK_FALSE(verify_xstate_layout(*layout, tunable{&now, &tried, ~0u, instructions}, {7, 0}));
+        uint64_t xss = 0;
+        for (xstate_enabled const& t : tried) xss |= t.xss;
+        CHECK((xss != 0) == (instructions == 0xf));
+        CHECK(tried.size() > 2);
+    }
 }

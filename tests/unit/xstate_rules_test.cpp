@@ -46,6 +46,7 @@ TEST_CASE("XCR0 is refused and repaired as XSETBV has it", "[host][xstate_rules]
         {0x2e7, 0x2e7, 0x2e7},
         {0x602e7, 0x2e7, 0x2e7},  // not supported
         {0x602e7, 0x202e7, 0x2e7},
+        {~uint64_t{0}, 0x202e7, 0x2e7},  // what may be offered where half of AMX is there
         {0x2ff, 0x2e7, 0x2e7},
         {0x7, 0x3, 0x3},
         {0xe7, 0xe3, 0x3},  // what AVX-512 needs is not supported
@@ -151,11 +152,30 @@ TEST_CASE("A header is refused where XRSTOR or XRSTORS would fault", "[host][xst
     }
 }
 
-TEST_CASE("A saved state of a host that knew more is refused or cut", "[host][xstate_rules]") {
-    CHECK(constrain_xstate_bv(0x207, 0x7) == 0x7);
-    CHECK_FALSE(valid_xstate_bv(0x207, 0x7));
-    CHECK(valid_xstate_bv(0x207, 0x2e7));
-    CHECK(valid_xstate_bv(0, 0x7));
+TEST_CASE("What XSETBV and WRMSR take is what sub-leaves 0 and 1 say, in both registers", "[host][xstate_rules]") {
+    CHECK(supported_xcr0({0x2e7, 0xa88, 0xa90, 0}) == 0x2e7);
+    CHECK(supported_xcr0({0x7, 0, 0, 0x40000000}) == (xf::lwp | 0x7));
+    CHECK(supported_xcr0({0xffffffff, 0, 0, 0}) == 0xffffffff);
+    CHECK(supported_xcr0({}) == 0);
+    CHECK(supported_xss({0xf, 0x240, 0x1800, 0}) == 0x1800);
+    CHECK(supported_xss({0x8, 0, 0x1800, 0x1}) == (uint64_t{1} << 32 | 0x1800));
+    CHECK(supported_xss({0x8, 0, 0xffffffff, 0}) == 0xffffffff);
+    // Without XSAVES there is no IA32_XSS, whatever a template has left in ECX.
+    CHECK(supported_xss({0x7, 0x240, 0x1800, 0x1}) == 0);
+    // A template that takes all but AVX out of sub-leaf 0.
+    CHECK_FALSE(valid_xcr0(0x2e7, supported_xcr0({0x7, 0, 0, 0})));
+    CHECK(constrain_xcr0(0x2e7, supported_xcr0({0x7, 0, 0, 0})) == 0x7);
+}
+
+TEST_CASE("A saved state of a host that knew more comes in where the host can load it, and is cut to the guest's",
+          "[host][xstate_rules]") {
+    // PKRU, in the state of a guest that has no PKU.
+    constexpr uint64_t saved = 0x207, guest = 0x7, host = 0x2e7;
+    CHECK(valid_xstate_bv(saved, host));
+    CHECK(constrain_xstate_bv(saved, guest) == guest);
+    CHECK_FALSE(valid_xstate_bv(saved, 0xe7));  // a host without PKU
+    CHECK(constrain_xstate_bv(0x3, guest) == 0x3);
+    CHECK(valid_xstate_bv(0, guest));
 }
 
 TEST_CASE("Registers that a restore would lose are named", "[host][xstate_rules]") {
@@ -175,7 +195,7 @@ TEST_CASE("No feature is offered without its components", "[host][xstate_rules]"
     using enum abi::cpuid_reg;
     constexpr abi::cpuid_bit avx{1, 0, ecx, 28}, fma{1, 0, ecx, 12}, f16c{1, 0, ecx, 29}, avx2{7, 0, ebx, 5},
         vaes{7, 0, ecx, 9}, avx512f{7, 0, ebx, 16}, mpx{7, 0, ebx, 14}, tile{7, 0, edx, 24}, apx_f{7, 1, edx, 21},
-        shadow_stacks{7, 0, ecx, 7};
+        shadow_stacks{7, 0, ecx, 7}, branch_tracking{7, 0, edx, 20}, amx_avx512{0x1e, 1, eax, 7};
     for (abi::cpuid_bit const& b : {avx, fma, f16c, avx2, vaes, avx512f}) {
         CAPTURE(b.leaf, int(b.bit));
         CHECK(lacks(0x3, b));
@@ -196,7 +216,16 @@ TEST_CASE("No feature is offered without its components", "[host][xstate_rules]"
     CHECK(lacks(0x7, abi::cpuid_feature::pku));
     CHECK_FALSE(lacks(0x207, abi::cpuid_feature::pku));
     CHECK(lacks(0x7, shadow_stacks));
-    CHECK_FALSE(lacks(0x807, shadow_stacks));
+    CHECK(lacks(0x807, shadow_stacks));
+    CHECK(lacks(0x1007, shadow_stacks));
+    CHECK_FALSE(lacks(0x1807, shadow_stacks));
+    CHECK_FALSE(lacks(0x807, branch_tracking));
+    CHECK(lacks(0x1007, branch_tracking));
+    // AVX-512 without what it rests on, which XSETBV never turns on.
+    for (uint64_t partial : {0xe0u, 0xe1u, 0xe3u, 0xe5u}) CHECK(lacks(partial, avx512f));
+    CHECK(lacks(0x60007, amx_avx512));
+    CHECK(lacks(0xe7, amx_avx512));
+    CHECK_FALSE(lacks(0x600e7, amx_avx512));
     // What needs no component stays, in these leaves and in others.
     CHECK(offered(1, 0, 0) == abi::cpuid_regs{~0u, ~0u, ~(1u << 12 | 1u << 28 | 1u << 29), ~0u});
     CHECK(offered(7, 0, ~uint64_t{0}) == everything);
@@ -208,31 +237,61 @@ TEST_CASE("No feature is offered without its components", "[host][xstate_rules]"
 }
 
 TEST_CASE("The features that need a component are these, and no others", "[host][xstate_rules]") {
-    // Registers with all bits that go, from the manual's tables, by what is missing.
-    struct {
-        uint64_t without;
-        uint32_t c1, b7, c7, d7, a71, d71, c8;
-    } const rows[] = {
-        {xf::ymm, 1u << 12 | 1u << 28 | 1u << 29, 1u << 5, 3u << 9, 0, 0x00800017, 0x00000430, 1u << 11 | 1u << 16},
-        {xf::opmask, 0, 0xdc230000, 0x00005842, 0x0080010c, 1u << 5, 1u << 19, 0},
-        {xf::bndcsr, 0, 1u << 14, 0, 0, 0, 0, 0},
-        {xf::pkru, 0, 0, 1u << 3, 0, 0, 0, 0},
-        {xf::cet_u, 0, 0, 1u << 7, 1u << 20, 0, 0, 0},
-        {xf::xtiledata, 0, 0, 0, 0x03400000, 1u << 21, 1u << 8, 0},
-        {xf::apx, 0, 0, 0, 0, 0, 1u << 21, 0},
+    // The manuals' tables, by register: each set of bits, and each single component whose lack takes it away.
+    using enum abi::cpuid_reg;
+    constexpr uint64_t x = 1;
+    constexpr uint64_t avx = x << 1 | x << 2, avx512 = avx | x << 5 | x << 6 | x << 7, amx = x << 17 | x << 18;
+    struct row {
+        uint32_t leaf, subleaf;
+        abi::cpuid_reg reg;
+        uint32_t bits;
+        uint64_t needs;
     };
-    for (auto const& r : rows) {
-        CAPTURE(r.without);
-        auto const gone = [&](uint32_t leaf, uint32_t subleaf, abi::cpuid_reg reg) {
-            return ~offerable_features(leaf, subleaf, reg, ~r.without);
-        };
-        using enum abi::cpuid_reg;
-        CHECK(gone(1, 0, ecx) == r.c1);
-        CHECK(gone(7, 0, ebx) == r.b7);
-        CHECK(gone(7, 0, ecx) == r.c7);
-        CHECK(gone(7, 0, edx) == r.d7);
-        CHECK(gone(7, 1, eax) == r.a71);
-        CHECK(gone(7, 1, edx) == r.d71);
-        CHECK(gone(0x80000001, 0, ecx) == r.c8);
+    constexpr row rows[] = {
+        {1, 0, ecx, 0x30001000, avx},  // FMA, AVX, F16C
+        {7, 0, ebx, 0x00000020, avx},  // AVX2
+        {7, 0, ebx, 0x00004000, x << 3 | x << 4},
+        {7, 0, ebx, 0xdc230000, avx512},  // F, DQ, IFMA, PF, ER, CD, BW, VL
+        {7, 0, ecx, 0x00000008, x << 9},  // PKU
+        {7, 0, ecx, 0x00000080, x << 11 | x << 12},
+        {7, 0, ecx, 0x00000600, avx},      // VAES, VPCLMULQDQ
+        {7, 0, ecx, 0x00005842, avx512},   // VBMI, VBMI2, VNNI, BITALG, VPOPCNTDQ
+        {7, 0, ecx, 0x20000000, x << 10},  // ENQCMD
+        {7, 0, edx, 0x00000020, x << 14},  // UINTR
+        {7, 0, edx, 0x0080010c, avx512},   // 4VNNIW, 4FMAPS, VP2INTERSECT, FP16
+        {7, 0, edx, 0x00100000, x << 11},  // IBT
+        {7, 0, edx, 0x03400000, amx},      // BF16, TILE, INT8
+        {7, 1, eax, 0x00800017, avx},      // SHA512, SM3, SM4, AVX_VNNI, AVX_IFMA
+        {7, 1, eax, 0x00000020, avx512},   // BF16
+        {7, 1, eax, 0x00200000, amx},      // FP16
+        {7, 1, edx, 0x00000430, avx},      // VNNI_INT8, NE_CONVERT, VNNI_INT16
+        {7, 1, edx, 0x00000100, amx},      // COMPLEX
+        {7, 1, edx, 0x00080000, avx512},   // AVX10
+        {7, 1, edx, 0x00200000, x << 19},  // APX
+        {0x1e, 1, eax, 0x00000080, amx | avx512},
+        {0x80000001, 0, ecx, 0x00010800, avx},  // XOP, FMA4
+        {0x80000001, 0, ecx, 0x00008000, x << 62},
+        {0x80000021, 0, eax, 0x00800000, avx512},
+    };
+    for (uint32_t missing = 0; missing < 64; ++missing)
+        for (uint32_t leaf :
+             {1u, 7u, 0xdu, 0x14u, 0x1cu, 0x1du, 0x1eu, 0x24u, 0x29u, 0x80000001u, 0x80000008u, 0x80000021u})
+            for (uint32_t subleaf : {0u, 1u, 2u})
+                for (abi::cpuid_reg reg : {eax, ebx, ecx, edx}) {
+                    uint32_t expected = 0;
+                    for (row const& r : rows)
+                        if (r.leaf == leaf && r.subleaf == subleaf && r.reg == reg && (r.needs >> missing & 1) != 0)
+                            expected |= r.bits;
+                    CAPTURE(missing, leaf, subleaf, int(reg));
+                    CHECK(~offerable_features(leaf, subleaf, reg, ~(x << missing)) == expected);
+                }
+    // Nothing is on: all of them go, and only they.
+    for (row const& r : rows) {
+        uint32_t all = 0;
+        for (row const& other : rows)
+            if (other.leaf == r.leaf && other.subleaf == r.subleaf && other.reg == r.reg) all |= other.bits;
+        CAPTURE(r.leaf, r.subleaf, int(r.reg));
+        CHECK(~offerable_features(r.leaf, r.subleaf, r.reg, 0) == all);
+        CHECK(~offerable_features(r.leaf, r.subleaf, r.reg, ~uint64_t{0}) == 0);
     }
 }

@@ -32,6 +32,8 @@ inline constexpr uint64_t hwp = bit<uint64_t>(16);
 inline constexpr uint64_t xtilecfg = bit<uint64_t>(17);
 inline constexpr uint64_t xtiledata = bit<uint64_t>(18);
 inline constexpr uint64_t apx = bit<uint64_t>(19);
+/// Light-weight profiling, of AMD's alone.
+inline constexpr uint64_t lwp = bit<uint64_t>(62);
 }  // namespace xfeature
 
 /// Bytes of the legacy area that FXSAVE writes.

@@ -43,17 +43,18 @@ struct xsave_buffer {
 };
 
 /// The buffer for a state in the standard format: never less than the 4096 bytes of the first interfaces, whose callers
-/// know nothing else. [kvm-api]
+/// know nothing else. KVM_GET_XSAVE2 fills what KVM_CAP_XSAVE2 answers for the VM, by what the kernel permits it, and
+/// not by the guest's XCR0: where that is more, take it. [kvm-api]
 constexpr xsave_buffer make_xsave_buffer(xsave_size<xsave_format::standard> size) {
     return {size.value < 4096 ? 4096 : size.value};
 }
 
-/// The sizes and places of the state components of one CPU model. All sizes are 0 before set_up(). 12 KB: a global or a
-/// part of the VM, not for a kernel's stack.
+/// The sizes and places of the state components of one CPU model. Before set_up() there are no components, and any size
+/// is the 512 bytes of FXSAVE. 12 KB: a global or a part of the VM, not for a kernel's stack.
 class xstate_layout {
 public:
-    /// The components in the table: first .. end - 1. Those from `end` on count for nothing in a size; valid_xcr0()
-    /// with components() refuses them.
+    /// The components in the table: first .. end - 1. Those from `end` on count for nothing in a size: a VMM does not
+    /// offer them, see user_components().
     static constexpr uint32_t first = 2;
     static constexpr uint32_t end = 20;
     /// No component of any CPU ends behind this, and no size overflows below.
@@ -69,8 +70,8 @@ public:
 
     /// Read CPUID: the instruction, or the table that a VMM has from its kernel. All CPUs that share the layout must
     /// have the same sub-leaves. \return unsupported without XSAVE (then 0xD is not read), bad_argument for a
-    /// component that lies in the legacy area or behind `most_bytes`. \post if it is not ok, there are no components,
-    /// and any size is the 512 bytes of FXSAVE
+    /// component that lies in the legacy area or behind `most_bytes`. \post if it is not ok, all is as before the
+    /// first set_up()
     template <cpuid_policy Cpuid>
     constexpr status set_up(Cpuid const& cpuid) {
         forget();
@@ -117,7 +118,8 @@ public:
         return required_size<xsave_format::compacted>(mask).value;
     }
 
-    /// Bytes from the start of the area to a component of 2 .. 19; 0 if it has no place in an area for `mask`.
+    /// Bytes from the start of the area to a component of 2 .. 19; 0 if it has no place in an area for `mask`. It looks
+    /// the component up and tests it, besides the size of what lies before: for set-up and copies, not for each exit.
     /// \pre a number that a guest chose is clamped
     template <xsave_format Format>
     constexpr uint32_t offset(uint32_t number, uint64_t mask) const {
@@ -130,9 +132,10 @@ public:
 
     /// All components, with x87 and SSE; 0 without XSAVE.
     constexpr uint64_t components() const { return components_; }
-    /// Those of XCR0, of which constrain_xcr0() makes what may be on together.
+    /// Those of XCR0 that have a place. XSETBV takes no more than supported_xcr0() says: AND with it before. What is in
+    /// both, constrain_xcr0() makes what may be on together.
     constexpr uint64_t user_components() const { return components_ & ~supervisor_; }
-    /// Those of IA32_XSS.
+    /// Those of IA32_XSS that have a size. AND with supported_xss() before WRMSR.
     constexpr uint64_t supervisor_components() const { return supervisor_; }
     /// \pre first <= number < end
     constexpr component const& operator[](uint32_t number) const { return list_[number - first]; }
@@ -148,18 +151,19 @@ private:
     static constexpr uint32_t slice_mask = slice_size - 1;
     static_assert(first + 2 * slice_bits == end);
 
-    // How some components change the size.
+    // How some components change the size. As they begin, with none known, a size is that of the legacy area: who
+    // forgets set_up() still gets no area of 0 bytes.
     struct step {
         uint32_t before{};
         uint32_t keep{};
-        uint32_t after{};
-        uint32_t end{};  // in the standard format
+        uint32_t after{abi::xsave_legacy_bytes};
+        uint32_t end{abi::xsave_legacy_bytes};  // in the standard format
 
         constexpr uint32_t from(uint32_t size) const { return ((size + before) & keep) + after; }
     };
     struct half {
-        uint32_t end{};
-        uint32_t compacted{};
+        uint32_t end{abi::xsave_legacy_bytes};
+        uint32_t compacted{abi::xsave_legacy_bytes};
     };
 
     constexpr void forget() {
