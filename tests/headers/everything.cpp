@@ -209,7 +209,9 @@ uint64_t guest_cr0(pvx::host::lazy_cr0& cr0, machines::cr0 const& environment, u
     cr0.exited();
     cr0.give(pvx::host::ownable_cr0(pvx::host::virtualization::vmx, true, bits), environment);
     return cr0.read(bits, environment) | cr0.owned() | pvx::host::selective_cr0_exit(bits, 0) |
-           pvx::host::nested_vmx_cr0_write(bits, 1, 2, 3).value;
+           pvx::host::nested_vmx_cr0_write(
+               pvx::host::lmsw_written(pvx::host::clts_written(pvx::host::nested_vmx_cr0_seen(bits, 1, 2)), 3), 1, 2, 3)
+               .value;
 }
 
 bool cr0_write(pvx::host::lazy_cr0& cr0, pvx::host::cr0_inputs const& in, machines::mmu const& mmu,
@@ -226,6 +228,7 @@ uint32_t access_rights(pvx::host::lazy_cr0& cr0, machines::cr0 const& environmen
 template <pvx::host::xsave_format Format>
 bool xstate_of(pvx::host::xstate_layout const& layout, uint64_t mask, pvx::host::xsave_size_memo<Format>& memo) {
     bool const same = layout.required_size<Format>(mask) == layout.required_size(mask, memo);
+    mask &= pvx::host::supported_xcr0({7, 0, 0, 0}) | pvx::host::supported_xss({8, 0, 1, 0});
     auto const header = pvx::host::make_xsave_header<Format>(mask, mask, layout.components());
     return same && layout.offset<Format>(9, mask) != 0 && pvx::host::valid_xsave_header<Format>(header, mask);
 }

@@ -70,19 +70,29 @@ struct vcpu {
     hardware hw;
     observed env{hw};
     lazy_cr0 cr0;
+    virtualization by;
     uint64_t cr4 = 0;
     uint64_t efer = 0;
 
-    vcpu(virtualization by, bool direct, uint64_t value) : cr0(value) {
+    vcpu(virtualization kind, bool direct, uint64_t value) : cr0(value), by(kind) {
         hw.cr0 = value;
         hw.direct = direct;
         cr0.give(ownable_cr0(by, direct), env);
     }
     vcpu(vcpu const&) = delete;
 
-    /// The guest moves to CR0: without an exit if only bits change that it owns.
+    /// Which moves to CR0 exit is the hardware's to say: by the mask on VMX, all of them, or by what SVM selects.
+    bool exits_for(uint64_t value) const {
+        switch (by) {
+            case virtualization::vmx: return ((value ^ hw.cr0) & ~cr0.owned()) != 0;
+            case virtualization::svm: return true;
+            case virtualization::svm_selective: return selective_cr0_exit(hw.cr0, value);
+        }
+        return true;
+    }
+    /// The guest moves to CR0.
     void guest_writes(uint64_t value) {
-        if (((value ^ hw.cr0) & ~cr0.owned()) == 0) {
+        if (!exits_for(value)) {
             hw.cr0 = value;
             return;
         }
@@ -266,7 +276,8 @@ TEST_CASE("Every decision is what the manuals ask for and no more", "[host][cr0_
                             bool const wp_moved = ((old_cr0 ^ written) & cr0::wp) != 0;
                             expected.flush_guest_tlb = was != is;
                             expected.refresh_permissions = was != is || (is && wp_moved);
-                            expected.reload_roots = !in.direct && expected.refresh_permissions;
+                            expected.reload_roots = root_key_of(in.direct, old_cr0, cr4, efer) !=
+                                                    root_key_of(in.direct, expected.cr0, cr4, expected.efer);
                             if (is && (cr4 & cr4::pae) != 0 && (enabled & lme) == 0)
                                 expected.reload_pdptes = was != is || ((old_cr0 ^ written) & cr0::cd) != 0 ||
                                                          ((old_cr0 ^ written) & cr0::nw) != 0;
@@ -379,6 +390,11 @@ TEST_CASE("LMSW writes four bits, and never clears PE", "[host][cr0_wp]") {
         }
 }
 
+TEST_CASE("CLTS clears TS and nothing else", "[host][cr0_wp]") {
+    for (uint64_t seen : {cr0::et, paging, paging | cr0::mp | cr0::em | cr0::wp})
+        for (uint64_t ts : subsets(cr0::ts)) CHECK(clts_written(seen | ts) == seen);
+}
+
 TEST_CASE("Roots are told apart by what shadow page tables depend on, and direct ones by nothing", "[host][cr0_wp]") {
     auto const keys = [](bool direct, uint64_t efer) {
         std::set<uint32_t> found;
@@ -390,10 +406,8 @@ TEST_CASE("Roots are told apart by what shadow page tables depend on, and direct
     };
     CHECK(keys(true, 0).size() == 1);
     CHECK(keys(true, nxe) == keys(true, 0));
-    CHECK(keys(false, 0).size() == 6);  // without paging; WP; not WP, by SMEP and SMAP
-    std::set<uint32_t> both = keys(false, 0);
-    both.merge(keys(false, nxe));
-    CHECK(both.size() == 11);
+    CHECK(keys(false, 0).size() == 6);          // without paging; WP; not WP, by SMEP and SMAP
+    CHECK(keys(false, nxe) == keys(false, 0));  // 32-bit paging has no XD
 
     // With WP set, SMEP and SMAP change nothing; without, each does.
     auto const of = [](uint64_t value, uint64_t cr4) { return root_key_of(false, paging | value, cr4, 0); };
@@ -405,6 +419,38 @@ TEST_CASE("Roots are told apart by what shadow page tables depend on, and direct
     // No part of a key is left over from an earlier value of WP.
     CHECK(of(0, cr4::smap) == root_key{root_key::paging | root_key::smap_not_wp});
     CHECK(of(cr0::wp, cr4::smap) == root_key{root_key::paging | root_key::wp});
+}
+
+TEST_CASE("Roots are told apart by how the guest's tables are read: levels, width, and what PS and XD mean",
+          "[host][cr0_wp]") {
+    // The manual's modes, each with the bits that mean something in it. Others must not tell roots apart.
+    auto const reading = [](uint64_t cr4, uint64_t efer) {
+        auto const set = [](uint64_t v, uint64_t bit) { return (v & bit) != 0; };
+        std::string s;
+        if (!set(cr4, cr4::pae)) return s = "32-bit", set(cr4, cr4::pse) ? s + ", PS" : s;
+        s = !set(efer, lme) ? "PAE" : set(cr4, cr4::la57) ? "5-level" : "4-level";
+        return set(efer, nxe) ? s + ", XD" : s;
+    };
+    struct mode {
+        uint64_t cr4, efer;
+    };
+    std::vector<mode> modes;
+    for (uint64_t cr4 : subsets(cr4::pae | cr4::pse | cr4::la57))
+        for (uint64_t efer : subsets(lme | nxe))
+            if ((efer & lme) == 0 || (cr4 & cr4::pae) != 0) modes.push_back({cr4, efer});
+    for (uint64_t wp : subsets(cr0::wp))
+        for (mode const& a : modes)
+            for (mode const& b : modes) {
+                CAPTURE(wp, a.cr4, a.efer, b.cr4, b.efer);
+                bool const same =
+                    root_key_of(false, paging | wp, a.cr4, a.efer) == root_key_of(false, paging | wp, b.cr4, b.efer);
+                CHECK(same == (reading(a.cr4, a.efer) == reading(b.cr4, b.efer)));
+                CHECK(root_key_of(true, paging | wp, a.cr4, a.efer) == root_key_of(true, paging, b.cr4, b.efer));
+            }
+    // LMA comes and goes with PG and LME, and says nothing more.
+    CHECK(root_key_of(false, paging, cr4::pae, lme | lma) == root_key_of(false, paging, cr4::pae, lme));
+    // And without paging nothing counts.
+    for (mode const& m : modes) CHECK(root_key_of(false, protected_mode, m.cr4, m.efer) == root_key{});
 }
 
 // --- doing it --------------------------------------------------------------------------------------------------------
@@ -439,6 +485,15 @@ TEST_CASE("Each flag of a decision calls for one thing", "[host][cr0_wp]") {
         CHECK(apply(decision, cr0, unobserved(hw)));
         CHECK(hw.log == std::vector<std::string>{called});
     }
+}
+
+TEST_CASE("AMD lets a guest enter long mode from the TSS of 16 bits that RESET leaves it", "[host][cr0_wp]") {
+    // Its VMM leaves tr_16_bit false, whatever TR holds.
+    cr0_inputs const in{.old_cr0 = protected_mode, .written = paging, .cr4 = cr4::pae, .efer = lme};
+    CHECK_FALSE(in.tr_16_bit);
+    cr0_decision const d = decide(in);
+    CHECK(d.refusal == cr0_refusal::none);
+    CHECK(d.efer == (lme | lma));
 }
 
 TEST_CASE("A refused decision, or PAE entries that are not valid, change nothing", "[host][cr0_wp]") {
@@ -483,27 +538,89 @@ TEST_CASE("A write to CR0 is judged against what the guest has by now, and by th
     }
 }
 
+TEST_CASE("A write to CR0 is refused for what its caller says of the guest, as the decision alone is",
+          "[host][cr0_wp]") {
+    cr0_inputs const legacy{.old_cr0 = paging, .written = paging};
+    cr0_inputs const setting{.old_cr0 = protected_mode, .written = paging, .cr4 = cr4::pae, .efer = lme};
+    cr0_inputs const compatible{.old_cr0 = paging, .written = protected_mode, .cr4 = cr4::pae, .efer = lme | lma};
+    auto const with = [](cr0_inputs in, auto change) { return change(in), in; };
+    std::pair<cr0_inputs, cr0_refusal> const rows[] = {
+        {legacy, cr0_refusal::none},
+        {setting, cr0_refusal::none},
+        {compatible, cr0_refusal::none},
+        {with(legacy, [](auto& in) { in.written |= bit<uint64_t>(32); }), cr0_refusal::upper_bits},
+        {with(legacy, [](auto& in) { in.written |= cr0::nw; }), cr0_refusal::nw_without_cd},
+        {with(legacy, [](auto& in) { in.written &= ~cr0::pe; }), cr0_refusal::pg_without_pe},
+        {with(setting, [](auto& in) { in.cr4 = 0; }), cr0_refusal::long_mode_without_pae},
+        {with(setting, [](auto& in) { in.cs_l = true; }), cr0_refusal::long_mode_with_cs_l},
+        {with(setting, [](auto& in) { in.tr_16_bit = true; }), cr0_refusal::long_mode_with_16_bit_tss},
+        {with(compatible, [](auto& in) { in.cs_l = true; }), cr0_refusal::leaves_64_bit_mode},
+        {with(compatible, [](auto& in) { in.cr4 |= cr4::pcide; }), cr0_refusal::pg_cleared_with_pcide},
+        {with(legacy, [](auto& in) { in.cr4 = cr4::cet; }), cr0_refusal::cet_without_wp},
+        {with(legacy, [](auto& in) { in.vmx_ones = cr0::am; }), cr0_refusal::vmx_fixed},
+        {with(legacy, [](auto& in) { in.vmx_zeros = cr0::ne; }), cr0_refusal::vmx_fixed},
+    };
+    for (bool direct : {false, true})
+        for (auto const& [in, refusal] : rows) {
+            CAPTURE(direct, static_cast<int>(refusal), in.vmx_ones, in.vmx_zeros);
+            hardware hw;
+            hw.direct = direct;
+            lazy_cr0 cr0(in.old_cr0);
+            cr0_decision const d = write_cr0(cr0, in, unobserved(hw));
+            CHECK(d.refusal == refusal);
+            CHECK(d == decide(with(in, [&](auto& same) { same.direct = direct; })));
+            CHECK(cr0.read(all, unobserved(hw)) == (refusal == cr0_refusal::none ? in.written : in.old_cr0));
+        }
+}
+
 // --- who owns what ---------------------------------------------------------------------------------------------------
 
-TEST_CASE("A guest may own TS on VMX, WP only without shadow page tables, and nothing on SVM", "[host][cr0_wp]") {
+TEST_CASE("A guest may own TS on VMX, WP only without shadow page tables, and on SVM what no intercept covers",
+          "[host][cr0_wp]") {
     CHECK(ownable_cr0(virtualization::vmx, true) == (cr0::ts | cr0::wp));
     CHECK(ownable_cr0(virtualization::vmx, false) == cr0::ts);
     CHECK(ownable_cr0(virtualization::svm, true) == 0);
     CHECK(ownable_cr0(virtualization::svm, false) == 0);
+    CHECK(ownable_cr0(virtualization::svm_selective, true) == (cr0::ts | cr0::mp));
+    CHECK(ownable_cr0(virtualization::svm_selective, false) == (cr0::ts | cr0::mp));
     // A nested guest: what its own hypervisor wants to see wins.
     CHECK(ownable_cr0(virtualization::vmx, true, cr0::wp) == cr0::ts);
     CHECK(ownable_cr0(virtualization::vmx, true, cr0::ts) == cr0::wp);
     CHECK(ownable_cr0(virtualization::vmx, true, all) == 0);
+    CHECK(ownable_cr0(virtualization::svm_selective, true, all) == 0);
     CHECK(ownable_cr0(virtualization::vmx, true, ~(cr0::ts | cr0::wp)) == (cr0::ts | cr0::wp));
     // No bit may be the guest's on which the host has to act, but WP, which is read anew.
-    for (bool direct : {false, true})
-        for (uint64_t owned : subsets(ownable_cr0(virtualization::vmx, direct))) {
-            cr0_decision const d =
-                decide({.old_cr0 = paging, .written = paging ^ owned, .cr4 = cr4::pae, .direct = direct});
-            CHECK_FALSE(d.reload_roots);
-            CHECK_FALSE(d.reload_pdptes);
-            CHECK_FALSE(d.flush_guest_tlb);
+    for (virtualization by : {virtualization::vmx, virtualization::svm, virtualization::svm_selective})
+        for (bool direct : {false, true})
+            for (uint64_t owned : subsets(ownable_cr0(by, direct))) {
+                cr0_decision const d =
+                    decide({.old_cr0 = paging, .written = paging ^ owned, .cr4 = cr4::pae, .direct = direct});
+                CHECK_FALSE(d.reload_roots);
+                CHECK_FALSE(d.reload_pdptes);
+                CHECK_FALSE(d.flush_guest_tlb);
+            }
+}
+
+TEST_CASE("What SVM's selective intercept gives away is read anew after each exit", "[host][cr0_wp]") {
+    for (bool direct : {false, true}) {
+        CAPTURE(direct);
+        vcpu v(virtualization::svm_selective, direct, paging);
+        for (uint64_t bits : {cr0::ts, cr0::mp, cr0::ts | cr0::mp}) {
+            v.guest_writes(v.hw.cr0 ^ bits);
+            CHECK(v.hw.exits == 0);
+            v.cr0.exited();  // for something else
+            CHECK(v.cr0.read(all, v.env) == v.hw.cr0);
         }
+        // A write that exits is compared with what the guest has made of them since.
+        v.guest_writes(v.hw.cr0 ^ cr0::ts);
+        uint64_t const written = v.hw.cr0 ^ cr0::am;
+        v.guest_writes(written);
+        CHECK(v.hw.exits == 1);
+        CHECK(v.cr0.read(all, v.env) == written);
+        // And WP always exits.
+        v.guest_writes(written ^ cr0::wp);
+        CHECK(v.hw.exits == 2);
+    }
 }
 
 TEST_CASE("SVM's selective intercept lets changes of TS and MP pass, and nothing else", "[host][cr0_wp]") {
@@ -530,6 +647,44 @@ TEST_CASE("A nested guest's write is its hypervisor's exit exactly if it differs
         uint64_t const b = bit<uint64_t>(n);
         CHECK(nested_vmx_cr0_write(shadow ^ b, mask, shadow, l1_cr0).to_l1 == ((b & mask) != 0));
     }
+}
+
+TEST_CASE("LMSW and CLTS of a nested guest start from what it sees, and exit by the bits that they touch",
+          "[host][cr0_wp]") {
+    // The manual's sentences on the two. [sdm3c 26.1.3]
+    auto const lmsw_exits = [](uint64_t operand, uint64_t mask, uint64_t shadow) {
+        constexpr uint64_t three = cr0::mp | cr0::em | cr0::ts;
+        bool const sets_pe = (mask & cr0::pe) != 0 && (operand & cr0::pe) != 0 && (shadow & cr0::pe) == 0;
+        return sets_pe || (mask & three & (operand ^ shadow)) != 0;
+    };
+    auto const clts_exits = [](uint64_t mask, uint64_t shadow) { return (mask & shadow & cr0::ts) != 0; };
+    // Its hypervisor owns WP: shows it set, and has it clear.
+    constexpr uint64_t has = paging, wp_shadow = paging | cr0::wp;
+    uint64_t const seen = nested_vmx_cr0_seen(has, cr0::wp, wp_shadow);
+    CHECK(seen == (paging | cr0::wp));
+    CHECK(nested_vmx_cr0_write(lmsw_written(seen, 9), cr0::wp, wp_shadow, has) ==
+          nested_cr0_write{false, paging | cr0::ts});
+    CHECK(nested_vmx_cr0_write(clts_written(seen), cr0::wp, wp_shadow, has) == nested_cr0_write{false, paging});
+
+    constexpr uint64_t touched = cr0::pe | cr0::mp | cr0::em | cr0::ts;
+    for (uint64_t mask : subsets(touched | cr0::wp))
+        for (uint64_t shadow_bits : subsets(touched | cr0::wp))
+            for (uint64_t own : subsets(touched & ~cr0::pe)) {
+                uint64_t const l1_cr0 = paging, shadow = (paging & ~cr0::pe) | shadow_bits;
+                uint64_t const cr0_now = (l1_cr0 & mask) | ((paging | own) & ~mask);
+                uint64_t const sees = nested_vmx_cr0_seen(cr0_now, mask, shadow);
+                CAPTURE(mask, shadow, own);
+                CHECK(sees == ((cr0_now & ~mask) | (shadow & mask)));
+                for (uint64_t operand = 0; operand < 16; ++operand) {
+                    auto const w = nested_vmx_cr0_write(lmsw_written(sees, operand), mask, shadow, l1_cr0);
+                    uint64_t const changes = (touched & ~cr0::pe & ~mask);
+                    if (w.to_l1 != lmsw_exits(operand, mask, shadow)) FAIL("LMSW " << operand);
+                    if (w.value != ((cr0_now & ~changes) | (operand & changes))) FAIL("value of LMSW " << operand);
+                }
+                auto const w = nested_vmx_cr0_write(clts_written(sees), mask, shadow, l1_cr0);
+                CHECK(w.to_l1 == clts_exits(mask, shadow));
+                CHECK(w.value == (cr0_now & ~(cr0::ts & ~mask)));
+            }
 }
 
 // --- the lazy copy ---------------------------------------------------------------------------------------------------
@@ -620,10 +775,11 @@ TEST_CASE("A toggle of WP under direct paging is no exit where the guest owns it
         bool direct;
         uint32_t exits, refreshed, reloaded, fetched;
     };
-    // A write that exits is compared with all of CR0, and TS is the guest's on VMX.
-    for (row const& r : {row{virtualization::vmx, true, 0, 0, 0, 0}, row{virtualization::svm, true, 1000, 1000, 0, 0},
-                         row{virtualization::vmx, false, 1000, 1000, 1000, 1000},
-                         row{virtualization::svm, false, 1000, 1000, 1000, 0}}) {
+    // A write that exits is compared with all of CR0, and TS is the guest's on VMX and by SVM's selective intercept.
+    for (row const& r :
+         {row{virtualization::vmx, true, 0, 0, 0, 0}, row{virtualization::svm, true, 1000, 1000, 0, 0},
+          row{virtualization::vmx, false, 1000, 1000, 1000, 1000}, row{virtualization::svm, false, 1000, 1000, 1000, 0},
+          row{virtualization::svm_selective, true, 1000, 1000, 0, 1000}}) {
         CAPTURE(static_cast<int>(r.by), r.direct);
         vcpu v(r.by, r.direct, paging | cr0::wp);
         v.cr4 = cr4::pae | cr4::smep | cr4::smap;
@@ -640,7 +796,7 @@ TEST_CASE("A toggle of WP under direct paging is no exit where the guest owns it
 
 TEST_CASE("An access for the guest right after it flipped WP follows the new value, with no flush in between",
           "[host][cr0_wp]") {
-    for (virtualization by : {virtualization::vmx, virtualization::svm}) {
+    for (virtualization by : {virtualization::vmx, virtualization::svm, virtualization::svm_selective}) {
         vcpu v(by, true, paging | cr0::wp);
         v.cr4 = cr4::pae;
         page_access const supervisor_write{.code = page_fault::write};
@@ -744,6 +900,20 @@ TEST_CASE("Bits of an error code that say nothing of the access are not looked a
         CHECK(access_fault({paging_rules::smep}, {.code = kind | page_fault::user | others}, supervisors) ==
               (page_fault::present | page_fault::user | kind));
     }
+}
+
+TEST_CASE("Bits of the rules that no rule has are not looked at", "[host][cr0_wp]") {
+    for (uint32_t rules = 0; rules < 16; ++rules)
+        for (uint32_t code :
+             {0u, page_fault::write, page_fault::fetch, page_fault::user, page_fault::user | page_fault::write})
+            for (uint32_t rights : {0u, page_fault::write, page_fault::user, page_fault::user | page_fault::fetch}) {
+                CAPTURE(rules, code, rights);
+                CHECK(access_fault({rules | ~15u}, {.code = code}, {rights}) ==
+                      access_fault({rules}, {.code = code}, {rights}));
+            }
+    // All rules hold: a supervisor's write to a read-only page of its own.
+    CHECK(access_fault({~0u}, {.code = page_fault::write}, {}) == (page_fault::present | page_fault::write));
+    CHECK(access_fault({~0u}, {.code = page_fault::write}, {page_fault::write}) == 0);
 }
 
 TEST_CASE("A check for the guest reads WP as it is, once after each exit, and not at all where it is the host's",

@@ -109,7 +109,7 @@ void make_cr0_writes(json& out) {
             cases.push_back(one);
         }
     cr0_inputs const tss{.old_cr0 = unpaged, .written = paged, .cr4 = cr4::pae, .efer = lme, .tr_16_bit = true};
-    cases.push_back({{"mode", "about to enter long mode with a 16-bit TSS"},
+    cases.push_back({{"mode", "about to enter long mode with a 16-bit TSS, on Intel; AMD does not look at it"},
                      {"cr0", hex(tss.old_cr0)},
                      {"cr4", hex(tss.cr4)},
                      {"efer", hex(tss.efer)},

@@ -4,8 +4,12 @@
 /// \file
 /// May the guest access this page? For accesses that the host makes on the guest's behalf: instructions that it
 /// emulates, descriptors that it loads. The rules are a table of bits, one map for each of the sixteen combinations of
-/// WP, SMEP, SMAP and NX, so there is nothing to rebuild and nothing that can be out of date. Protection keys and
-/// shadow stacks are not in it: check them besides. Pure. [sdm3a 4.6] [sdm3a 4.7] [apm2 5.6]
+/// WP, SMEP, SMAP and NX, so there is nothing to rebuild and nothing that can be out of date. Pure. [sdm3a 4.6]
+/// [sdm3a 4.7] [apm2 5.6]
+///
+/// Protection keys and shadow stacks are not in it: check them besides. The write-disable bit of a key binds a
+/// supervisor only with WP set, in PKRU and in PKRS: that check too reads WP by lazy_cr0, as it is now. A fault by a
+/// key is a bit more in the same error code, and its other bits are as here. [sdm3a 4.6.2]
 
 #include <pvx/abi/msr.hpp>
 #include <pvx/abi/page_fault.hpp>
@@ -22,7 +26,8 @@ struct page_access {
     bool ac{};
 };
 
-/// What all entries on the way to a page permit together.
+/// What all entries on the way to a page permit together. The four PDPTEs of PAE paging are not among them: they have
+/// no R/W, U/S and XD, and there these bits are reserved.
 struct page_rights {
     /// Of abi::page_fault: write, user, fetch; the first two are at R/W's and U/S's place in an entry. `fetch`: XD is
     /// clear, or a reserved bit, which if it is set is another fault.

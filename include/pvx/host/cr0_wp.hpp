@@ -18,6 +18,9 @@ namespace pvx::inline v0::host {
 /// walked and what they permit; roots stay. The second goes over to shadow page tables for root_key_of(), kept ones if
 /// there are any. reload_pdptes() reads the four entries at the guest's CR3 and answers whether PAE paging takes them:
 /// if not, the old ones stay. Where the CPU reads them as it needs them (SVM with nested paging), true is the answer.
+/// With shadow page tables, entries that differ from the last ones are other roots, and the mmu goes over to those by
+/// itself: a decision says what follows from the registers, and not from memory. WP is no part of what is kept of the
+/// first request while the guest owns it: the guest changes it without a request, so each look asks lazy_cr0.
 template <class E>
 concept mmu_policy = guest_tlb_policy<E> && requires(E const e) {
     { e.direct_map() } -> same_as<bool>;     // direct_map(): hardware walks the page tables of the guest that runs
@@ -34,7 +37,7 @@ enum class [[nodiscard]] cr0_refusal : uint8_t{
     pg_without_pe,
     long_mode_without_pae,      ///< PG set with EFER.LME and without CR4.PAE.
     long_mode_with_cs_l,        ///< PG set with EFER.LME from a code segment that has L.
-    long_mode_with_16_bit_tss,  ///< PG set with EFER.LME and a 16-bit TSS. [sdm3a 10.8.5]
+    long_mode_with_16_bit_tss,  ///< PG set with EFER.LME and a 16-bit TSS. Of Intel alone. [sdm3a 10.8.5]
     leaves_64_bit_mode,         ///< PG cleared in 64-bit mode.
     pg_cleared_with_pcide,
     cet_without_wp,
@@ -49,7 +52,9 @@ struct cr0_inputs {
     uint64_t cr4{};      ///< What the guest has. CET can be its own: read as of now.
     uint64_t efer{};
     bool cs_l{};
-    bool tr_16_bit{};  ///< TR holds a 16-bit TSS, busy or not.
+    /// TR holds a 16-bit TSS, busy or not. Of Intel alone; on AMD leave it false: there the CPU does not look, and TR
+    /// is such a TSS after RESET.
+    bool tr_16_bit{};
     /// The host uses EPT or nested paging, and so at each level of nesting. Of VMX: with unrestricted guest.
     bool direct{};
     /// Of a guest in VMX operation, as its MSRs tell: IA32_VMX_CR0_FIXED0, and the complement of IA32_VMX_CR0_FIXED1.
@@ -71,8 +76,10 @@ struct cr0_decision {
     friend constexpr bool operator==(cr0_decision const&, cr0_decision const&) = default;
 };
 
-/// What the roots of page tables were made for: two with one key can be exchanged. Direct ones are made for any guest.
-/// A supervisor that writes without WP to a read-only page of the user's does so, under shadow paging, through an entry
+/// What the roots of page tables were made for. For one CR3, and one set of PDPTEs where PAE paging has them, two with
+/// one key can be exchanged. Direct ones are made for any guest. How many levels the guest's tables have, how wide
+/// their entries are, and whether PS and XD mean anything in them, is in the key: each changes what one table says. A
+/// supervisor that writes without WP to a read-only page of the user's does so, under shadow paging, through an entry
 /// that has lost its user bit: SMEP and SMAP then no longer see whose page it is, and need entries of their own. A
 /// change of CR4 or EFER that changes the key takes other roots too.
 struct root_key {
@@ -80,7 +87,11 @@ struct root_key {
     static constexpr uint32_t wp = bit<uint32_t>(1);
     static constexpr uint32_t smep_not_wp = bit<uint32_t>(2);
     static constexpr uint32_t smap_not_wp = bit<uint32_t>(3);
-    static constexpr uint32_t nx = bit<uint32_t>(4);
+    static constexpr uint32_t nx = bit<uint32_t>(4);   ///< With PAE only: entries of 32 bits have no XD.
+    static constexpr uint32_t pae = bit<uint32_t>(5);  ///< Entries of 64 bits.
+    static constexpr uint32_t long_mode = bit<uint32_t>(6);
+    static constexpr uint32_t la57 = bit<uint32_t>(7);  ///< Of long mode only.
+    static constexpr uint32_t pse = bit<uint32_t>(8);   ///< Without PAE only.
 
     uint32_t bits{};
 
@@ -90,11 +101,17 @@ struct root_key {
 /// The key for one set of control registers.
 constexpr root_key root_key_of(bool direct, uint64_t cr0, uint64_t cr4, uint64_t efer) {
     if (direct || (cr0 & abi::cr0::pg) == 0) return {};
-    uint32_t key = root_key::paging | ((efer & abi::msr::efer::no_execute_enable) != 0 ? root_key::nx : 0);
+    auto const when = [](uint64_t bits, uint32_t part) { return bits != 0 ? part : 0; };
+    uint32_t key = root_key::paging;
+    if ((cr4 & abi::cr4::pae) == 0)
+        key |= when(cr4 & abi::cr4::pse, root_key::pse);
+    else
+        key |= root_key::pae | when(efer & abi::msr::efer::no_execute_enable, root_key::nx);
+    if ((efer & abi::msr::efer::long_mode_enable) != 0)
+        key |= root_key::long_mode | when(cr4 & abi::cr4::la57, root_key::la57);
     if ((cr0 & abi::cr0::wp) != 0) return {key | root_key::wp};
-    if ((cr4 & abi::cr4::smep) != 0) key |= root_key::smep_not_wp;
-    if ((cr4 & abi::cr4::smap) != 0) key |= root_key::smap_not_wp;
-    return {key};
+    return {key | when(cr4 & abi::cr4::smep, root_key::smep_not_wp) |
+            when(cr4 & abi::cr4::smap, root_key::smap_not_wp)};
 }
 
 /// CR4.CET stands on CR0.WP: a write to either register that would end so is refused. WP may be the guest's own: for a
@@ -127,7 +144,8 @@ constexpr cr0_refusal cr0_refused(cr0_inputs const& in) {
     return cr0_refusal::none;
 }
 
-/// What a write to CR0 comes to.
+/// What a write to CR0 comes to, by MOV, LMSW or CLTS. What else changes it (a restore such as KVM_SET_SREGS, RSM, VM
+/// entry and exit, INIT, a task switch) has rules of its own.
 constexpr cr0_decision decide(cr0_inputs const& in) {
     using namespace abi;
     namespace efer = abi::msr::efer;
@@ -143,8 +161,8 @@ constexpr cr0_decision decide(cr0_inputs const& in) {
     d.cr0 = now;
     d.efer = (in.efer & ~efer::long_mode_active) | (long_mode ? efer::long_mode_active : 0);
     d.refresh_permissions = pg_changed || (pg && (changed & cr0::wp) != 0);
-    d.reload_roots =
-        root_key_of(in.direct, in.old_cr0, in.cr4, in.efer) != root_key_of(in.direct, now, in.cr4, in.efer);
+    // Just where root_key_of() is another: CR4, LME and NXE stay.
+    d.reload_roots = !in.direct && d.refresh_permissions;
     d.reload_pdptes = pae_paging && (changed & (cr0::cd | cr0::nw | cr0::pg)) != 0;  // [sdm3a 4.4.1]
     // Intel asks for it when PG is cleared, AMD also when it is set. [sdm3a 4.10.4.1] [apm2 5.5.3]
     d.flush_guest_tlb = pg_changed;
