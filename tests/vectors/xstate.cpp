@@ -63,7 +63,8 @@ vector_file const sizes{"xsave_sizes", make_sizes};
 
 void make_validity(json& out) {
     out["about"] =
-        "Whether XSETBV takes value as XCR0 where the CPU, or the guest's CPUID, has the user components in supported; "
+        "Whether XSETBV takes value as XCR0 where EDX:EAX of sub-leaf 0 of CPUID.0xD, the CPU's or the guest's, is "
+        "supported; "
         "constrained is the largest value that it takes, of the components in value, with x87.";
     constexpr uint64_t values[] = {
         0x0,     0x1,     0x2,      0x3,           0x4,           0x5,           0x6,         0x7,     0x9,
@@ -73,7 +74,7 @@ void make_validity(json& out) {
         0x20007, 0x202e7, 0x402e7,  0x60001,       0x602e7,       0x80001,       0x80007,     0x8000f, 0x8001f,
         0xe02e7, 0xe02ff, 0x100007, one << 32 | 7, one << 62 | 7, one << 63 | 7, ~uint64_t{0}};
     for (uint64_t supported : {uint64_t{0x3}, uint64_t{0x7}, uint64_t{0x1f}, uint64_t{0x207}, uint64_t{0x2e7},
-                               uint64_t{0x602e7}, uint64_t{0xe02e7}, uint64_t{0xe02ff}})
+                               uint64_t{0x202e7}, uint64_t{0x602e7}, uint64_t{0xe02e7}, uint64_t{0xe02ff}})
         for (uint64_t value : values)
             out["cases"].push_back({{"value", hex(value)},
                                     {"supported", hex(supported)},
