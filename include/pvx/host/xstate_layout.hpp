@@ -162,8 +162,8 @@ private:
         constexpr uint32_t from(uint32_t size) const { return ((size + before) & keep) + after; }
     };
     struct half {
-        uint32_t end{abi::xsave_legacy_bytes};
-        uint32_t compacted{abi::xsave_legacy_bytes};
+        uint32_t end{};
+        uint32_t compacted{};
     };
 
     constexpr void forget() {
