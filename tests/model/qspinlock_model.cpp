@@ -4,7 +4,8 @@
 
 /// \file
 /// The shipped guest::lock_domain in all its modes. Not here, since Relacy has neither: the interrupt fences between
-/// contexts of one CPU, and the byte store of native locks. See unit/qspinlock_test.cpp and stress/qspinlock_stress.cpp.
+/// contexts of one CPU, and the byte store of native locks. See unit/qspinlock_test.cpp and
+/// stress/qspinlock_stress.cpp.
 
 #include "qspinlock_world.hpp"
 

@@ -3,8 +3,8 @@
 
 /// \file
 /// From a lock to the CPU that its unlocker must kick. A table of fixed size with open addressing: at most one entry
-/// for a lock, put in by whoever marks the lock slow, taken out by its unlocker before it lets go of the lock, or by the
-/// one who marked if that took the lock.
+/// for a lock, put in by whoever marks the lock slow, taken out by its unlocker before it lets go of the lock, or by
+/// the one who marked if that took the lock.
 
 #include <pvx/arch/concepts.hpp>
 
