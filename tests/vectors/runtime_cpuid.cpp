@@ -147,12 +147,12 @@ void make_kvm(json& out) {
     out["about"] =
         "KVM's CPUID leaves 0x40000000 and 0x40000001 as a host should offer them: 'features' is what its code can do, "
         "as "
-        "bits of EAX of the second leaf. No kick (bit 7) where HLT does not exit, no IPIs (11) and no yield (13) where "
-        "the "
-        "host does not find vCPUs by APIC id, no TLB flush (9) without the steal-time page (5); vCPUs that are never "
-        "preempted are told by bit 0 of EDX. 'leaves' are [EAX, EBX, ECX, EDX] of both.";
+        "bits of EAX of the second leaf. No kick (bit 7) where HLT does not exit; no kick, IPIs (11), yield (13), "
+        "asynchronous page faults (4, 10, 14) and no EOI without an exit (6) where the host does not have the APIC; no "
+        "kinds of asynchronous page faults (10, 14) without those (4); no TLB flush (9) without the steal-time page "
+        "(5); vCPUs that are never preempted are told by bit 0 of EDX. 'leaves' are [EAX, EBX, ECX, EDX] of both.";
     out["cases"] = json::array();
-    for (uint32_t features : {0x01007efbu, 0x01007edbu, 0u})
+    for (uint32_t features : {0x01007efbu, 0x01007edbu, 0x01007eebu, 0u})
         for (unsigned row = 0; row < 8; ++row) {
             kvm_host const host{features, (row & 1) != 0, (row & 2) != 0, (row & 4) != 0};
             auto const leaves = make_kvm_leaves(host);

@@ -14,7 +14,7 @@ namespace pvx::inline v0::host {
 struct kvm_host {
     uint32_t features;  ///< What its code can do, as bits of abi::kvm_feature.
     bool hlt_exits;     ///< HLT exits, so that the host has a halt that a kick can end.
-    bool apic_map;      ///< The host finds vCPUs by their APIC ids: it has the APIC, not user space.
+    bool apic_map;      ///< The host, not user space, has the APIC: it finds vCPUs by their ids and interrupts them.
     bool dedicated;     ///< vCPUs are never preempted for an unlimited time.
 };
 
@@ -23,7 +23,11 @@ constexpr uint32_t kvm_features_offered(kvm_host const& host) {
     using enum abi::kvm_feature;
     uint32_t without = 0;
     if (!host.hlt_exits) without |= mask(pv_unhalt);
-    if (!host.apic_map) without |= mask(pv_send_ipi) | mask(pv_sched_yield);
+    if (!host.apic_map)
+        without |= mask(pv_unhalt) | mask(pv_send_ipi) | mask(pv_sched_yield) |                 // name an APIC id
+                   mask(pv_eoi) | mask(async_pf) | mask(async_pf_int) | mask(async_pf_vmexit);  // are of the APIC
+    // Bits of the MSR that enables asynchronous page faults.
+    if ((host.features & mask(async_pf)) == 0) without |= mask(async_pf_int) | mask(async_pf_vmexit);
     // Flushes are left in the steal-time page.
     if ((host.features & mask(steal_time)) == 0) without |= mask(pv_tlb_flush);
     return host.features & ~without;
