@@ -37,7 +37,7 @@ std::vector<cpuid_entry> const entries = [] {
 }();
 
 auto guest = [] {
-    pvx::host::runtime_cpuid<environment, 64> g({}, pvx::apic_id{5});
+    pvx::host::runtime_cpuid<environment, 64> g({}, pvx::apic_id{5}, pvx::host::mwait_bit::follows_misc_enable);
     (void)g.replace(entries.data(), static_cast<uint32_t>(entries.size()));
     return g;
 }();

@@ -202,7 +202,7 @@ pvx::host::icr_write apic_command(pvx::abi::apic_mode mode, uint64_t icr, uint64
 uint32_t cpuid_facts(pvx::host::kvm_host const& host, uint32_t leaf) {
     auto const leaves = pvx::host::make_kvm_leaves(host, static_cast<uint8_t>(leaf));
     return leaves.entries[1].regs.eax + static_cast<uint32_t>(pvx::abi::cpuid_range_of(leaf)) +
-           pvx::abi::cpuid_has_subleaves(leaf);
+           pvx::abi::cpuid_has_subleaves(leaf) + pvx::abi::cpuid_ignores_subleaf(leaf);
 }
 
 uint64_t guest_cr0(pvx::host::lazy_cr0& cr0, machines::cr0 const& environment, uint64_t bits) {

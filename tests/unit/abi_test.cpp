@@ -101,6 +101,7 @@ TEST_CASE("CPUID bits are where the manuals have them", "[abi][cpuid]") {
     CHECK(at(cpuid_feature::osxsave, 1, 0, ecx, 27));
     CHECK(at(cpuid_feature::hypervisor, 1, 0, ecx, 31));
     CHECK(at(cpuid_feature::apic, 1, 0, edx, 9));
+    CHECK(at(cpuid_feature::apic_repeated, 0x80000001, 0, edx, 9));
     CHECK(at(cpuid_feature::pku, 7, 0, ecx, 3));
     CHECK(at(cpuid_feature::ospke, 7, 0, ecx, 4));
     CHECK(at(cpuid_feature::xsaveopt, 0xd, 1, eax, 0));

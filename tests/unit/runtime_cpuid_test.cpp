@@ -9,6 +9,7 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -83,6 +84,14 @@ struct vcpu {
     }
 };
 
+cpuid_state<16> saved(guest_cpuid& cpuid) {
+    cpuid_state<16> state;
+    state.version = 77;
+    for (cpuid_entry& e : state.entries) e = {1, 2, {3, 4, 5, 6}};  // what was in that memory before
+    cpuid.save(state);
+    return state;
+}
+
 constexpr cpuid_inputs all_on{cr4_osxsave | cr4_pke, 0xe7, 0x1900, apic_on, mwait_on};
 
 cpuid_entry& entry(list& entries, uint32_t leaf, uint32_t subleaf) {
@@ -95,6 +104,7 @@ cpuid_entry& entry(list& entries, uint32_t leaf, uint32_t subleaf) {
 list resolved(list entries, cpuid_inputs const& in) {
     auto put = [](uint32_t& word, uint32_t mask, bool on) { word = on ? word | mask : word & ~mask; };
     for (cpuid_entry& e : entries) {
+        if (e.leaf == 1) e.regs.ebx = (e.regs.ebx & 0xffffff) | (id.value & 0xff) << 24;
         if (e.leaf == 1) put(e.regs.ecx, osxsave, (in.cr4 & cr4_osxsave) != 0);
         if (e.leaf == 1) put(e.regs.ecx, monitor, (in.misc_enable & mwait_on) != 0);
         if (e.leaf == 1) put(e.regs.edx, apic, (in.apic_base & apic_on) != 0);
@@ -126,6 +136,49 @@ TEST_CASE("Each changing bit follows its own register, and no other bit changes"
             for (cpuid_entry const& e : resolved(entries, in)) CHECK(v.cpuid.read(e.leaf, e.subleaf) == e.regs);
         }
     }
+}
+
+TEST_CASE("On an AMD or Hygon CPU leaf 0x80000001 repeats the APIC bit, on others it stays as given",
+          "[host][runtime_cpuid]") {
+    constexpr cpuid_regs vendors[] = {{1, 0x68747541, 0x444d4163, 0x69746e65},
+                                      {1, 0x6f677948, 0x656e6975, 0x6e65476e},
+                                      {1, 0x756e6547, 0x6c65746e, 0x49656e69},
+                                      {}};
+    for (cpuid_regs const& vendor : vendors)
+        for (uint32_t edx : {0u, apic, ~0u, ~apic})
+            for (uint64_t base : {uint64_t{0}, apic_on, ~apic_on}) {
+                bool const repeats = &vendor < &vendors[2];
+                CAPTURE(vendor.ebx, edx, base);
+                list const entries{{0, 0, vendor},
+                                   {1, 0, {0, 0, 0, edx}},
+                                   {0x80000000, 0, {0x80000001, 0, 0, 0}},
+                                   {0x80000001, 0, {1, 2, 3, edx}}};
+                vcpu v(entries);
+                v.writes({0, 0, 0, base, 0});
+                uint32_t const follows = base == apic_on ? edx | apic : edx & ~apic;
+                CHECK(v.cpuid.read(0x80000001, 0) == cpuid_regs{1, 2, 3, repeats ? follows : edx});
+                CHECK(v.cpuid.read(1, 0).edx == follows);
+                CHECK(v.matches(entries));
+                v.registers.inputs.apic_base ^= apic_on;
+                CHECK_FALSE(v.cpuid.all_changes_marked());
+            }
+    list const alone{{0, 0, vendors[0]}, {0x80000001, 0, {0, 0, 0, apic}}};
+    vcpu v(alone);
+    CHECK(v.cpuid.read(0x80000001, 0).edx == 0);
+    v.registers.inputs.apic_base = apic_on;
+    CHECK_FALSE(v.cpuid.all_changes_marked());
+}
+
+TEST_CASE("MONITOR stays as it was given unless the VMM says otherwise", "[host][runtime_cpuid]") {
+    vcpu_registers registers;
+    registers.inputs.misc_enable = mwait_on;
+    guest_cpuid plain(environment{&registers}, id);
+    REQUIRE(plain.replace(offered.data(), 2) == status::ok);
+    CHECK((plain.read(1, 0).ecx & monitor) != 0);
+    list without = offered;
+    entry(without, 1, 0).regs.ecx &= ~monitor;
+    REQUIRE(plain.replace(without.data(), 2) == status::ok);
+    CHECK((plain.read(1, 0).ecx & monitor) == 0);
 }
 
 TEST_CASE("MONITOR stays as it was given where the VMM says so", "[host][runtime_cpuid]") {
@@ -188,6 +241,43 @@ TEST_CASE("A layout that is read from the guest's own table gives the sizes in i
     }
 }
 
+TEST_CASE("A table stays marked until its layout is set up, also from itself", "[host][runtime_cpuid]") {
+    struct guest {
+        vcpu_registers* of;
+        xstate_layout const* layout;
+        cpuid_inputs read_cpuid_inputs() const { return ++of->reads, of->inputs; }
+        xstate_layout const& xstate_sizes() const { return *layout; }
+    };
+    vcpu_registers registers;
+    registers.inputs = {cr4_osxsave, 7, 0, 0, 0};
+    xstate_layout layout;
+    runtime_cpuid<guest, 16> cpuid({&registers, &layout}, id);
+    REQUIRE(cpuid.replace(offered.data(), static_cast<uint32_t>(offered.size())) == status::ok);
+    CHECK(cpuid.read(0xd, 0).ebx == 0);
+    REQUIRE(layout.set_up(cpuid.table()) == status::ok);
+    CHECK(cpuid.all_changes_marked());
+    CHECK(cpuid.read(0xd, 0).ebx == 832);
+    CHECK(cpuid.read(0xd, 1).ebx == 832);
+    // From then on it is asked for no more.
+    uint32_t const reads = registers.reads;
+    for (int i = 0; i < 10; ++i) (void)cpuid.read(1, 0);
+    CHECK(registers.reads == reads);
+
+    // A guest without XSAVE, or without its leaf, has nothing to wait for.
+    xstate_layout const none;
+    for (bool leaf : {true, false}) {
+        list entries = offered;
+        if (leaf) entry(entries, 1, 0).regs.ecx = 0;
+        if (!leaf) entry(entries, 0xd, 0).leaf = 0xe;
+        runtime_cpuid<guest, 16> without({&registers, &none}, id);
+        REQUIRE(without.replace(entries.data(), static_cast<uint32_t>(entries.size())) == status::ok);
+        (void)without.table();
+        registers.reads = 0;
+        (void)without.read(1, 0);
+        CHECK(registers.reads == 0);
+    }
+}
+
 TEST_CASE("A table without the leaves that change is left alone", "[host][runtime_cpuid]") {
     list const few{{0, 0, {1, 0, 0, 0}}, {2, 0, {~0u, ~0u, ~0u, ~0u}}};
     vcpu v(few);
@@ -221,7 +311,7 @@ TEST_CASE("Whoever reads, compares, copies or hands out a marked table gets it u
         {"read", [&](guest_cpuid& t) { return t.read(1, 0) == now[1].regs; }},
         {"read of a leaf out of range", [&](guest_cpuid& t) { return t.read(0x20, 0) == cpuid_regs{}; }},
         {"table", [&](guest_cpuid& t) { return same(t.table().entries()); }},
-        {"save", [&](guest_cpuid& t) { return same(t.save().entries); }},
+        {"save", [&](guest_cpuid& t) { return same(saved(t).entries); }},
         {"matches", [&](guest_cpuid& t) { return t.matches(offered.data(), static_cast<uint32_t>(offered.size())); }}};
     for (auto const& [name, way] : ways) {
         CAPTURE(name);
@@ -276,6 +366,7 @@ TEST_CASE("Any other bit, in any register of any entry, makes entries differ", "
     vcpu v;
     v.writes(all_on);
     auto changes = [](cpuid_entry const& e, int reg, uint32_t mask) {
+        if (e.leaf == 1 && reg == 1) return mask >= 0x01000000;
         if (e.leaf == 1) return (reg == 2 && (mask & (osxsave | monitor)) != 0) || (reg == 3 && mask == apic);
         if (e.leaf == 7 && e.subleaf == 0) return reg == 2 && mask == ospke;
         if (e.leaf == 0xb) return reg == 3 || (reg == 2 && mask < 0x100);
@@ -351,28 +442,29 @@ TEST_CASE("New entries get the bits that change at once, marked or not", "[host]
 TEST_CASE("A saved table comes back on another vCPU with that one's registers and id", "[host][runtime_cpuid]") {
     vcpu from;
     from.writes(all_on);
-    auto const state = from.cpuid.save();
+    auto const state = saved(from.cpuid);
     static_assert(trivially_copyable<decltype(state)> && trivially_copyable<guest_cpuid>);
 
     vcpu_registers registers;
-    guest_cpuid to(environment{&registers}, apic_id{7});
+    guest_cpuid to(environment{&registers}, apic_id{7}, mwait_bit::follows_misc_enable);
     REQUIRE(to.restore(state) == status::ok);
     list expected = resolved(offered, {});
     for (cpuid_entry& e : expected)
         if (e.leaf == 0xb) e.regs.edx = 7;
+    entry(expected, 1, 0).regs.ebx = 0x07000800;
     REQUIRE(to.table().size() == expected.size());
     CHECK(std::equal(expected.begin(), expected.end(), to.table().entries()));
     CHECK(to.read(0xb, 5) == cpuid_regs{0, 0, 5, 7});
     // Nothing of the old vCPU is left in the unused part, and saving again gives the same.
     CHECK(state.entries[offered.size()] == cpuid_entry{});
-    CHECK(to.restore(to.save()) == status::ok);
+    CHECK(to.restore(saved(to)) == status::ok);
     CHECK(std::equal(expected.begin(), expected.end(), to.table().entries()));
 }
 
 TEST_CASE("A state that is not one is refused, and the table stays", "[host][runtime_cpuid]") {
     vcpu v;
     v.writes(all_on);
-    auto const good = v.cpuid.save();
+    auto const good = saved(v.cpuid);
     for (int defect = 0; defect < 4; ++defect) {
         CAPTURE(defect);
         auto bad = good;
@@ -384,6 +476,41 @@ TEST_CASE("A state that is not one is refused, and the table stays", "[host][run
         CHECK(std::equal(good.entries, good.entries + good.count, v.cpuid.table().entries()));
         CHECK(v.cpuid.table().size() == good.count);
     }
+}
+
+TEST_CASE("A reference to the table is out of date from the next mark until somebody asks", "[host][runtime_cpuid]") {
+    vcpu v;
+    auto const& kept = v.cpuid.table();
+    v.writes(all_on);
+    CHECK((kept.cpuid(1, 0).ecx & osxsave) == 0);
+    (void)v.cpuid.table();
+    CHECK((kept.cpuid(1, 0).ecx & osxsave) != 0);
+}
+
+TEST_CASE("A full table matches itself, in whatever order", "[host][runtime_cpuid]") {
+    // In a constant expression, where an index beyond the notes that are kept of the entries does not compile.
+    struct nothing {
+        constexpr uint32_t standard_size(uint64_t) const { return 576; }
+        constexpr uint32_t compacted_size(uint64_t) const { return 576; }
+    };
+    struct still {
+        constexpr cpuid_inputs read_cpuid_inputs() const { return {}; }
+        constexpr nothing xstate_sizes() const { return {}; }
+    };
+    constexpr auto full = [](auto capacity) {
+        constexpr uint32_t n = decltype(capacity)::value;
+        runtime_cpuid<still, n> table({}, apic_id{1});
+        cpuid_entry entries[n]{}, reversed[n]{};
+        for (uint32_t i = 0; i < n; ++i) entries[i] = {0x40000000 + i, 0, {i, 0, 0, 0}};
+        for (uint32_t i = 0; i < n; ++i) reversed[i] = entries[n - 1 - i];
+        bool const well = table.replace(entries, n) == status::ok && table.matches(reversed, n);
+        reversed[0] = reversed[n - 1];
+        return well && !table.matches(reversed, n);
+    };
+    static_assert(full(std::integral_constant<uint32_t, 63>()));
+    static_assert(full(std::integral_constant<uint32_t, 64>()));
+    static_assert(full(std::integral_constant<uint32_t, 65>()));
+    CHECK(full(std::integral_constant<uint32_t, 128>()));
 }
 
 TEST_CASE("A CPUID table can be made and asked when the VMM is compiled", "[host][runtime_cpuid]") {

@@ -22,19 +22,22 @@ json words(abi::cpuid_regs const& regs) { return {hex(regs.eax), hex(regs.ebx), 
 constexpr apic_id id{300};
 constexpr uint32_t xsave = 1u << 26;
 
-std::vector<cpuid_entry> entries_of(abi::cpuid_regs const& vendor, uint32_t highest_extended) {
-    return {{0, 0, vendor},
-            {1, 0, {0x11, 0x12, 0x13, 0x14}},
-            {4, 0, {0x121, 0x122, 0x123, 0}},
-            {4, 1, {0x143, 0x144, 0x145, 0}},
-            {7, 0, {1, 0x72, 0x73, 0x74}},
-            {7, 1, {0x75, 0, 0, 0}},
-            {0xb, 0, {1, 2, 0x100, 0}},
-            {0xb, 1, {7, 16, 0x201, 0}},
-            {0x40000000, 0, {0x40000001, 0x4b4d564b, 0x564b4d56, 0x4d}},
-            {0x40000001, 0, {0x80, 0, 0, 1}},
-            {0x80000000, 0, {highest_extended, 0, 0, 0}},
-            {0x80000001, 0, {0x81, 0x82, 0x83, 0x84}}};
+std::vector<cpuid_entry> entries_of(abi::cpuid_regs const& vendor, uint32_t highest_extended,
+                                    std::vector<cpuid_entry> const& more = {}) {
+    std::vector<cpuid_entry> list{{0, 0, vendor},
+                                  {1, 0, {0x11, 0x12, 0x13, 0x14}},
+                                  {4, 0, {0x121, 0x122, 0x123, 0}},
+                                  {4, 1, {0x143, 0x144, 0x145, 0}},
+                                  {7, 0, {1, 0x72, 0x73, 0x74}},
+                                  {7, 1, {0x75, 0, 0, 0}},
+                                  {0xb, 0, {1, 2, 0x100, 0}},
+                                  {0xb, 1, {7, 16, 0x201, 0}},
+                                  {0x40000000, 0, {0x40000001, 0x4b4d564b, 0x564b4d56, 0x4d}},
+                                  {0x40000001, 0, {0x80, 0, 0, 1}},
+                                  {0x80000000, 0, {highest_extended, 0, 0, 0}},
+                                  {0x80000001, 0, {0x81, 0x82, 0x83, 0x84}}};
+    list.insert(list.end(), more.begin(), more.end());
+    return list;
 }
 
 struct made_up {
@@ -47,16 +50,21 @@ void make_lookup(json& out) {
         "What CPUID answers a guest, from a table of entries. 'tables' has the entries of each: leaf, sub-leaf and "
         "[EAX, EBX, ECX, EDX]; the vCPU's x2APIC id is 0x12c. A case is a table, EAX and ECX as the guest sets them, "
         "and "
-        "the answer. Leaves without sub-leaves ignore ECX; a missing sub-leaf is zeros, in the leaves 0xb and 0x1f "
-        "with "
-        "ECX[7:0] and the id; a leaf out of range is the highest basic leaf on Intel, zeros on AMD and Hygon; the "
-        "ranges "
-        "0x40000000 and 0xc0000000 never are another leaf.";
-    made_up const tables[] = {
-        {"intel", entries_of({0xb, 0x756e6547, 0x6c65746e, 0x49656e69}, 0x80000008)},
-        {"intel, highest basic leaf 1", {{0, 0, {1, 0x756e6547, 0x6c65746e, 0x49656e69}}, {1, 0, {1, 2, 3, 4}}}},
-        {"amd", entries_of({0xb, 0x68747541, 0x444d4163, 0x69746e65}, 0x80000008)},
-        {"hygon", entries_of({0xb, 0x6f677948, 0x656e6975, 0x6e65476e}, 0x80000008)}};
+        "the answer. Leaves without sub-leaves ignore ECX; a missing sub-leaf is zeros, in the leaves 0xb, 0x1f and "
+        "0x80000026 with ECX[7:0] and the id; leaf 1 has 8 bits of the id in EBX[31:24], leaf 0x8000001e has it in "
+        "EAX; a leaf out of range that has no entry is the highest basic leaf on Intel, zeros on AMD and Hygon; the "
+        "ranges 0x40000000 and 0xc0000000 never are another leaf.";
+    made_up const tables[] = {{"intel", entries_of({0xb, 0x756e6547, 0x6c65746e, 0x49656e69}, 0x80000008)},
+                              {"intel, highest basic leaf 1",
+                               {{0, 0, {1, 0x756e6547, 0x6c65746e, 0x49656e69}},
+                                {1, 0, {1, 2, 3, 4}},
+                                {4, 0, {0x121, 0x122, 0x123, 0}},
+                                {4, 1, {0x143, 0x144, 0x145, 0}}}},
+                              {"amd", entries_of({0xb, 0x68747541, 0x444d4163, 0x69746e65}, 0x80000026,
+                                                 {{0x8000001e, 0, {0, 0x100, 0, 0}},
+                                                  {0x80000026, 0, {1, 2, 0x100, 0}},
+                                                  {0x80000026, 1, {4, 16, 0x201, 0}}})},
+                              {"hygon", entries_of({0xb, 0x6f677948, 0x656e6975, 0x6e65476e}, 0x80000008)}};
     constexpr struct {
         uint32_t leaf, subleaf;
     } questions[] = {{0, 0},          {1, 0},          {1, 0xffffffff}, {3, 0},          {4, 0},
@@ -64,7 +72,8 @@ void make_lookup(json& out) {
                      {0xb, 0},        {0xb, 1},        {0xb, 2},        {0xb, 0x12345},  {0xc, 0},
                      {0xc, 1},        {0xc, 2},        {0x1f, 0},       {0x1f, 1},       {0x40000000, 0},
                      {0x40000001, 5}, {0x40000002, 0}, {0x40000100, 0}, {0x50000000, 0}, {0x80000000, 0},
-                     {0x80000001, 9}, {0x80000002, 0}, {0x80000009, 0}, {0x80000009, 1}, {0xc0000000, 0}};
+                     {0x80000001, 9}, {0x80000002, 0}, {0x80000009, 0}, {0x80000009, 1}, {0xc0000000, 0},
+                     {0x8000001e, 0}, {0x80000026, 0}, {0x80000026, 1}, {0x80000026, 4}};
     json cases = json::array();
     for (made_up const& t : tables) {
         json rows = json::array();
@@ -99,12 +108,12 @@ struct environment {
 
 void make_changing_bits(json& out) {
     out["about"] =
-        "Bits of CPUID that follow other registers of the guest. A case has 'given', the registers [EAX, EBX, ECX, "
-        "EDX] "
-        "as the VMM gave them, of leaf 1, of leaf 7 sub-leaf 0, and of leaf 0xd sub-leaves 0 and 1; the guest's CR4, "
-        "IA32_APIC_BASE and IA32_MISC_ENABLE, and whether MONITOR follows the latter; and 'answer', the same leaves as "
-        "the guest reads them. The XSAVE area takes 832 bytes in the standard format for its XCR0, and 880 in the "
-        "compacted one for its XCR0 and IA32_XSS.";
+        "Bits of CPUID that follow other registers of the guest, whose APIC id is 0x12c. A case has 'given', the "
+        "registers [EAX, EBX, ECX, EDX] as the VMM gave them, of leaf 1, of leaf 7 sub-leaf 0, and of leaf 0xd "
+        "sub-leaves 0 and 1; the guest's CR4, IA32_APIC_BASE and IA32_MISC_ENABLE, and whether MONITOR follows the "
+        "latter; and 'answer', the same leaves as the guest reads them. The XSAVE area takes 832 bytes in the "
+        "standard format for its XCR0, and 880 in the compacted one for its XCR0 and IA32_XSS. 'leaf_80000001' is the "
+        "same of that leaf, by the vendor in leaf 0: on AMD and Hygon EDX[9] repeats the APIC bit of leaf 1.";
     out["cases"] = json::array();
     constexpr abi::cpuid_regs ones{~0u, ~0u, ~0u, ~0u};
     constexpr cpuid_entry shown[] = {{1, 0, {}}, {7, 0, {}}, {0xd, 0, {}}, {0xd, 1, {}}};
@@ -137,6 +146,23 @@ void make_changing_bits(json& out) {
         for (uint32_t eax : {0u, 1u, 2u, 4u, 8u})
             add({{1, 0, {0, 0, ecx, 0}}, {7, 0, {}}, {0xd, 0, {7, 1, 2, 0}}, {0xd, 1, {eax, 3, 0, 0}}}, {0, 7, 0, 0, 0},
                 as_given);
+    constexpr struct {
+        char const* name;
+        abi::cpuid_regs leaf_0;
+    } vendors[] = {{"intel", {1, 0x756e6547, 0x6c65746e, 0x49656e69}},
+                   {"amd", {1, 0x68747541, 0x444d4163, 0x69746e65}},
+                   {"hygon", {1, 0x6f677948, 0x656e6975, 0x6e65476e}}};
+    for (auto const& [name, leaf_0] : vendors)
+        for (uint32_t edx : {0u, ~0u})
+            for (uint64_t base : {uint64_t{0}, abi::msr::apic_base::enable}) {
+                cpuid_entry const given[] = {{0, 0, leaf_0}, {0x80000001, 0, {1, 2, 3, edx}}};
+                runtime_cpuid<environment, 4> cpuid({{0, 7, 0, base, 0}}, id);
+                if (cpuid.replace(given, 2) != status::ok) continue;
+                out["leaf_80000001"].push_back({{"vendor", name},
+                                                {"apic_base", hex(base)},
+                                                {"given", words(given[1].regs)},
+                                                {"answer", words(cpuid.read(0x80000001, 0))}});
+            }
 }
 
 vector_file const changing_bits{"cpuid_changing_bits", make_changing_bits};

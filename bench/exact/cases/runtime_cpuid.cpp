@@ -74,7 +74,7 @@ EXACT_OPERATION void read(cpuid& guest, uint32_t leaf, uint32_t subleaf, pvx::ab
     out = guest.read(leaf, subleaf);
 }
 
-constinit cpuid guest(environment{}, pvx::apic_id{5});
+constinit cpuid guest(environment{}, pvx::apic_id{5}, pvx::host::mwait_bit::follows_misc_enable);
 constinit pvx::abi::cpuid_regs answer{};
 
 template <class Call>

@@ -57,7 +57,10 @@ inline constexpr uint32_t hypervisor_first = 0x40000000;
 inline constexpr uint32_t hypervisor_last = 0x4000ff00;
 inline constexpr uint32_t hypervisor_step = 0x100;
 inline constexpr uint32_t extended_max = 0x80000000;
+inline constexpr uint32_t extended_signature = 0x80000001;
 inline constexpr uint32_t power_management = 0x80000007;
+/// AMD: EAX is the APIC id, all 32 bits of it.
+inline constexpr uint32_t extended_apic_id = 0x8000001e;
 }  // namespace cpuid_leaf
 
 /// The bits that pvx reads.
@@ -70,6 +73,8 @@ inline constexpr cpuid_bit osxsave{1, 0, cpuid_reg::ecx, 27};
 /// Reserved for hypervisors: leaves from 0x40000000 on mean something only if it is set.
 inline constexpr cpuid_bit hypervisor{1, 0, cpuid_reg::ecx, 31};
 inline constexpr cpuid_bit apic{1, 0, cpuid_reg::edx, 9};
+/// AMD only: `apic` once more.
+inline constexpr cpuid_bit apic_repeated{0x80000001, 0, cpuid_reg::edx, 9};
 inline constexpr cpuid_bit pku{7, 0, cpuid_reg::ecx, 3};
 inline constexpr cpuid_bit ospke{7, 0, cpuid_reg::ecx, 4};
 inline constexpr cpuid_bit xsaveopt{0xd, 1, cpuid_reg::eax, 0};

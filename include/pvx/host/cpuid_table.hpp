@@ -2,10 +2,12 @@
 #pragma once
 
 /// \file
-/// What CPUID answers a guest: entries that the VMM chose, found in constant time, and the rules for everything else.
-/// A leaf that has no sub-leaves ignores ECX; of a leaf that has them, one that is not there is zeros, and in the
-/// topology leaves still tells who asked. A leaf out of range is the highest basic leaf on an Intel CPU, and zeros on
-/// an AMD one and in the ranges that are no CPU's. [sdm2a CPUID] [apm3 E]
+/// What CPUID answers a guest: entries that the VMM chose, found by hashing, and the rules for everything else. A leaf
+/// that has no sub-leaves ignores ECX; of a leaf that has them, one that is not there is zeros, and in the topology
+/// leaves still tells who asked. A leaf out of range is the highest basic leaf on an Intel CPU, and zeros on an AMD
+/// one. From 0x40000000 (hypervisors) and from 0xc0000000 (Centaur, Zhaoxin) on, what is not there is zeros on any: a
+/// choice, so that no guest takes bits of another leaf for a hypervisor's. Intel's CPUs and KVM repeat the highest
+/// basic leaf there too. [sdm2a CPUID] [apm3 E]
 ///
 /// One object per vCPU, plain data that holds its entries itself, so that a copy is a snapshot. The guest chooses what
 /// is looked up and nothing else: an index comes from a mask or from the table, never from a comparison that a CPU
@@ -17,7 +19,8 @@
 
 namespace pvx::inline v0::host {
 
-/// One leaf and sub-leaf. Of a leaf without sub-leaves: sub-leaf 0.
+/// One leaf and sub-leaf. Of a leaf that ignores ECX: sub-leaf 0. KVM's entries have a flag (significant index) for
+/// those where the sub-leaf counts; without it, whatever stands there, give 0.
 struct cpuid_entry {
     uint32_t leaf{};
     uint32_t subleaf{};
@@ -35,9 +38,11 @@ public:
     constexpr explicit cpuid_table(apic_id id) : id_(id) {}
 
     /// Take over these entries in place of the old ones. \return bad_argument, with the old ones kept, for more than
-    /// Capacity entries, or two for the same leaf and sub-leaf.
+    /// Capacity entries, two for the same leaf and sub-leaf, or a sub-leaf but 0 of a leaf that ignores ECX.
     constexpr status assign(cpuid_entry const* entries, uint32_t count) {
         if (count > Capacity) return status::bad_argument;
+        for (uint32_t i = 0; i < count; ++i)
+            if (entries[i].subleaf != 0 && abi::cpuid_ignores_subleaf(entries[i].leaf)) return status::bad_argument;
         for (uint32_t i = 0; i < count; ++i)
             for (uint32_t j = 0; j < i; ++j)
                 if (entries[i].leaf == entries[j].leaf && entries[i].subleaf == entries[j].subleaf)
@@ -54,12 +59,14 @@ public:
 
         cpuid_entry const& basic = entries_[number(find_slot(abi::cpuid_leaf::vendor, 0))];
         abi::cpu_vendor const vendor = abi::identify_vendor(abi::vendor_name(basic.regs));
-        repeats_highest_ = vendor != abi::cpu_vendor::amd && vendor != abi::cpu_vendor::hygon;
+        is_amd_ = vendor == abi::cpu_vendor::amd || vendor == abi::cpu_vendor::hygon;
         highest_basic_ = basic.regs.eax;
         highest_extended_ = entries_[number(find_slot(abi::cpuid_leaf::extended_max, 0))].regs.eax;
         return status::ok;
     }
 
+    /// Leaf 0 names AMD or Hygon.
+    constexpr bool is_amd() const { return is_amd_; }
     constexpr uint32_t size() const { return count_; }
     /// The entries, size() of them, in the order in which they came.
     constexpr cpuid_entry const* entries() const { return entries_ + 1; }
@@ -83,14 +90,19 @@ public:
     constexpr abi::cpuid_regs cpuid(uint32_t leaf, uint32_t subleaf) const {
         uint32_t const n = find(leaf, subleaf);
         if (n != 0) return entries_[n].regs;
-        if (in_range(leaf)) return missing_subleaf(leaf, subleaf);
+        // A leaf that the VMM put in, with its sub-leaf 0, is in range, whatever leaf 0 says.
+        if (in_range(leaf) || find_slot(leaf, 0) != 0) return missing_subleaf(leaf, subleaf);
         // Also then the sub-leaf counts.
         uint32_t const highest = find(highest_basic_, subleaf);
         return highest != 0 ? entries_[highest].regs : missing_subleaf(highest_basic_, subleaf);
     }
 
-    /// The entry as it is in the table of this vCPU: a topology leaf tells the vCPU's id and its own sub-leaf.
+    /// The entry as it is in the table of this vCPU. The vCPU's id is in EBX[31:24] of leaf 1, in EAX of AMD's leaf
+    /// 0x8000001e (as KVM has it: of 8 bits in xAPIC mode, and 0 without an APIC, on the CPU [apm2 16.12]), and in EDX
+    /// of a topology leaf, whose ECX[7:0] is its own sub-leaf. Which core, node or cache it is remains the VMM's.
     constexpr cpuid_entry with_identity(cpuid_entry entry) const {
+        if (entry.leaf == abi::cpuid_leaf::features) entry.regs.ebx = (entry.regs.ebx & 0x00ffffff) | id_.value << 24;
+        if (entry.leaf == abi::cpuid_leaf::extended_apic_id) entry.regs.eax = id_.value;
         // Sub-leaf 0 without CPUs in it says that there is no such leaf.
         if (abi::is_topology_leaf(entry.leaf) && (entry.subleaf != 0 || topology_level(entry.regs))) {
             entry.regs.ecx = (entry.regs.ecx & ~0xffu) | (entry.subleaf & 0xff);
@@ -100,7 +112,8 @@ public:
     }
 
 private:
-    // Four slots an entry: with all that servers have, 70 to 90 entries, no look-up goes beyond the third slot.
+    // Four slots an entry: with all that servers have, 70 to 90 entries, no look-up goes beyond the third slot. Entries
+    // that were chosen to collide cost a look-up as many slots as there are entries, and no more.
     static constexpr uint32_t slot_bits = bit_width(uint32_t{Capacity * 4 - 1});
     static constexpr uint32_t slot_mask = (uint32_t{1} << slot_bits) - 1;
     // A slot is the number of an entry, and whether that answers for each sub-leaf.
@@ -132,8 +145,8 @@ private:
     // The answer to a leaf that is not there is zeros, and not another leaf.
     constexpr bool in_range(uint32_t leaf) const {
         switch (abi::cpuid_range_of(leaf)) {
-            case abi::cpuid_range::basic: return !repeats_highest_ || leaf <= highest_basic_;
-            case abi::cpuid_range::extended: return !repeats_highest_ || leaf <= highest_extended_;
+            case abi::cpuid_range::basic: return is_amd_ || leaf <= highest_basic_;
+            case abi::cpuid_range::extended: return is_amd_ || leaf <= highest_extended_;
             case abi::cpuid_range::hypervisor:
             case abi::cpuid_range::vendor: break;
         }
@@ -149,7 +162,7 @@ private:
     uint32_t count_{};
     uint32_t highest_basic_{};
     uint32_t highest_extended_{};
-    bool repeats_highest_{};
+    bool is_amd_{};
     uint16_t slots_[slot_mask + 1]{};
     cpuid_entry entries_[Capacity + 1]{};  // the first is no entry: zeros
 };
