@@ -89,6 +89,8 @@ bool hot_apic_usable(pvx::host::apic_state<> const& a) { return a.usable(); }
 
 bool hot_apic_accepts(pvx::host::apic_state<> const& a, pvx::abi::apic_delivery how) { return a.accepts(how); }
 
+bool hot_apic_may_read_msr(pvx::host::apic_state<> const& a, uint32_t index) { return a.may_read_msr(index); }
+
 pvx::host::apic_write hot_apic_write_msr(pvx::host::apic_state<>& a, pvx::host::apic_offer const& offer, uint32_t index,
                                          uint64_t value) {
     return a.write_msr(offer, index, value);

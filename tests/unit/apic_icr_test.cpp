@@ -138,7 +138,7 @@ TEST_CASE("Everybody is 0xff to an xAPIC and 0xffffffff to an x2APIC, and neithe
     auto const shorthand = [](icr_write const& w) { return w.ipi.shorthand; };
     CHECK(shorthand(to_page(0xff000000, 0x4030)) == apic_shorthand::all);
     CHECK(shorthand(to_page(0xfe000000, 0x4030)) == apic_shorthand::none);
-    // A logical 0xff is a mask like another, which may match nobody.
+    // A logical 0xff is for whoever matches LDRs, by the model of each.
     CHECK(shorthand(to_page(0xff000000, 0x4830)) == apic_shorthand::none);
     CHECK(to_page(0xff000000, 0x4830).ipi.destination == apic_destination{0xff});
 

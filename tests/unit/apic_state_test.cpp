@@ -205,6 +205,8 @@ TEST_CASE("INIT keeps mode, place, bootstrap flag and id, and resets the other r
         CHECK(apic.id_register() == id);
         CHECK(apic.svr() == off);
         CHECK_FALSE(apic.usable());
+        // The LDR is a register that is not reset in x2APIC mode.
+        CHECK(apic.first_ldr() == (s == state::x2apic ? 0x00121000 : 0));
     }
 }
 
@@ -274,6 +276,19 @@ TEST_CASE("x2APIC registers fault in any other mode, and MSRs around them are so
     }
 }
 
+TEST_CASE("x2APIC registers are read in x2APIC mode only, and EOI and SELF IPI never", "[host][apic_state]") {
+    for (state s : all_states) {
+        apic_state<> const apic = apic_in(s);
+        for (uint32_t index = 0x7f0; index < 0x910; ++index) {
+            CAPTURE(static_cast<int>(s), index);
+            bool const ranged = index >= 0x800 && index <= 0x8ff, write_only = index == 0x80b || index == 0x83f;
+            CHECK(apic.may_read_msr(index) == (!ranged || (s == state::x2apic && !write_only)));
+        }
+        for (uint32_t index : {0u, 0x1bu, 0x6e0u, 0x80000800u, 0xffffffffu}) CHECK(apic.may_read_msr(index));
+    }
+    CHECK_FALSE(apic_state<apic_presence::always>(apic_id{1}, false).may_read_msr(0x802));
+}
+
 TEST_CASE("There is a page in xAPIC mode only", "[host][apic_state]") {
     for (state s : {state::disabled, state::x2apic})
         for (uint32_t offset : {0x20u, 0xf0u}) {
@@ -299,6 +314,7 @@ TEST_CASE("A vCPU without an APIC answers not ours to everything, and nothing ch
     CHECK(none_here.reset(true) == none);
     CHECK(none_here.init() == none);
     CHECK(none_here.restore(offer, apic_in(state::xapic, 0).save()) == status::unsupported);
+    for (uint32_t index : {0x1bu, 0x802u, 0x80bu, 0x83fu, 0x8ffu}) CHECK(none_here.may_read_msr(index));
     CHECK(same(none_here, before));
     // Memory that nobody has written says the same.
     alignas(apic_state<>) unsigned char zero[sizeof(apic_state<>)] = {};
@@ -456,7 +472,8 @@ TEST_CASE("A state that no guest could have written, or of another vCPU, is refu
     };
     CHECK(refused([](apic_saved& s) { s.version = 2; }));
     CHECK(refused([](apic_saved& s) { s.version = 0; }));
-    CHECK(refused([](apic_saved& s) { s.pad = 1; }));
+    CHECK(refused([](apic_saved& s) { s.present = 2; }));
+    CHECK(refused([](apic_saved& s) { s.present = 0; }));
     CHECK(refused([](apic_saved& s) { s.id = apic_id{301}; }));
     CHECK(refused([](apic_saved& s) { s.base = page | extd; }));
     CHECK(refused([](apic_saved& s) { s.base |= 1; }));
@@ -465,6 +482,32 @@ TEST_CASE("A state that no guest could have written, or of another vCPU, is refu
     CHECK_FALSE(refused([](apic_saved&) {}));
     apic_state<> target = apic_in(state::xapic, 5);
     CHECK(target.restore({46, false}, apic_in(state::x2apic, 5).save()) == status::bad_argument);
+}
+
+TEST_CASE("A state without an APIC is none of one, and comes back only where there is none", "[host][apic_state]") {
+    // The first vCPU's: with its id of 0 nothing else would tell it from a disabled APIC.
+    apic_saved const without = apic_state<>().save();
+    for (state s : all_states) {
+        apic_state<> target = apic_in(s, 0);
+        apic_state<> const before = target;
+        CHECK(target.restore(offer, without) == status::bad_argument);
+        CHECK(target.restore(offer, {}) == status::bad_argument);
+        CHECK(same(target, before));
+    }
+    apic_state<apic_presence::always> always(apic_id{0}, true);
+    CHECK(always.restore(offer, without) == status::bad_argument);
+    CHECK(always.base() == 0xfee00900);
+    CHECK(apic_state<apic_presence::always>(apic_id{0}, true).save().present == 1);
+
+    apic_state<> none_here;
+    CHECK(none_here.restore(offer, without) == status::ok);
+    CHECK(same(none_here, apic_state<>()));
+    apic_saved broken = without;
+    broken.version = 2;
+    CHECK(none_here.restore(offer, broken) == status::bad_argument);
+    broken = without;
+    broken.present = 2;
+    CHECK(none_here.restore(offer, broken) == status::bad_argument);
 }
 
 TEST_CASE("A disabled APIC that was saved by somebody who keeps its SVR is not usable once it is enabled",
@@ -561,7 +604,8 @@ TEST_CASE("Every pair that must not change places is found, and named by its rul
     constexpr pair pairs[] = {{base_msr, 0x800, 0},    {base_msr, 0x8ff, 0}, {base_msr, deadline, 1},
                               {svr, lvt_timer, 2},     {svr, lvt_error, 2},  {svr, cmci, 3},
                               {lvt_timer, initial, 4}, {divide, initial, 5}, {lvt_timer, deadline, 6},
-                              {tsc, deadline, 7},      {0x3b, deadline, 8}};
+                              {tsc, deadline, 7},      {0x3b, deadline, 8},  {svr, 0x850, 9},
+                              {svr, 0x853, 9},         {0x841, 0x848, 10},   {0x841, 0x84f, 10}};
     std::set<size_t> covered;
     for (pair const& p : pairs) {
         CAPTURE(p.before, p.after);
@@ -599,7 +643,18 @@ TEST_CASE("Restoring the base again after the registers is found", "[host][apic_
     CHECK(check({base_msr, svr, lvt_timer, base_msr}) == restore_check{false, 3, &apic_restore_rules[0]});
 }
 
-TEST_CASE("A register whose write sends or ends an interrupt is not restored by a write", "[host][apic_restore]") {
-    for (uint32_t acts : {0x80bu, 0x830u, 0x83fu})
+TEST_CASE("A register whose write sends or ends an interrupt, or takes errors, is not restored by a write",
+          "[host][apic_restore]") {
+    for (uint32_t acts : {0x80bu, 0x828u, 0x830u, 0x83fu, 0x842u})
         CHECK(check({base_msr, svr, acts}) == restore_check{false, 2, nullptr});
+    // No other register of the APIC is.
+    for (uint32_t index = 0x800; index < 0x900; ++index)
+        if (index != 0x80b && index != 0x828 && index != 0x830 && index != 0x83f && index != 0x842)
+            CHECK(check({base_msr, index}).ok);
+}
+
+TEST_CASE("AMD's extended registers have their order, and nothing around them", "[host][apic_restore]") {
+    CHECK(check({base_msr, svr, 0x841, 0x848, 0x84f, 0x850, 0x853}).ok);
+    CHECK(check({0x847, 0x850, 0x840, 0x841}).ok);  // features, and an extended LVT
+    CHECK(check({0x854, 0x84f, svr}).ok);
 }

@@ -33,6 +33,13 @@ inline constexpr uint32_t timer_current = 0x390;
 inline constexpr uint32_t timer_divide = 0x3e0;
 /// x2APIC only: sends a fixed interrupt to the CPU that writes it.
 inline constexpr uint32_t self_ipi = 0x3f0;
+/// AMD only: the extended registers, from 0x400 on. [apm2 16.3.2]
+inline constexpr uint32_t extended_control = 0x410;
+inline constexpr uint32_t specific_eoi = 0x420;
+inline constexpr uint32_t interrupt_enable_first = 0x480;
+inline constexpr uint32_t interrupt_enable_last = 0x4f0;
+inline constexpr uint32_t extended_lvt_first = 0x500;
+inline constexpr uint32_t extended_lvt_last = 0x530;
 }  // namespace apic_reg
 
 /// The x2APIC register for an xAPIC offset. The ICR is one 64-bit register, that of icr_low.

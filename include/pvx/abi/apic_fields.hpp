@@ -42,7 +42,8 @@ constexpr uint32_t x2apic_ldr(apic_id id) { return (id.value >> 4) << 16 | bit<u
 inline constexpr uint32_t svr_reset = 0xff;
 /// SVR: an EOI is not broadcast to the I/O APICs. Reserved unless the version register offers it. [sdm3a 11.8.5]
 inline constexpr uint32_t svr_no_eoi_broadcast = bit<uint32_t>(12);
-/// SVR: the bits that every APIC has: vector, enable, and bit 9, which old CPUs gave a meaning (focus checking).
+/// SVR: the bits that every APIC takes: vector, enable, and bit 9 (focus checking). AMD: read/write; Intel: reserved by
+/// now, accepted as KVM does. [apm2 16.4.7]
 inline constexpr uint32_t svr_always = bit_range<uint32_t>(0, 9);
 
 /// An interrupt, with a vector and a priority, rather than a message of another kind.

@@ -5,6 +5,9 @@
 /// The interrupt command register, as a guest writes it: in x2APIC mode one 64-bit MSR, and SELF IPI; in xAPIC mode two
 /// halves in the page. What is asked for, whether it may be, and what the register holds afterwards. An APIC that is
 /// software-disabled sends all the same. No state: any thread. [sdm3a 11.6.1] [sdm3a 11.12.9] [sdm3a 11.12.11]
+///
+/// Where AMD's CPUs differ, it is Intel's way: on AMD's, x2APIC mode has no lowest priority, its busy bit faults, and a
+/// logical 0xff of an xAPIC means everybody in either model, as in KVM. [apm2 16.6.1] [apm2 16.13]
 
 #include <pvx/abi/apic_fields.hpp>
 #include <pvx/host/concepts.hpp>
@@ -64,14 +67,17 @@ constexpr apic_ipi read_icr(abi::apic_mode mode, uint64_t icr) {
     uint32_t const destination = static_cast<uint32_t>(icr >> (wide ? 32 : 56));
     bool const logical = (low & abi::icr_logical) != 0;
     auto shorthand = static_cast<abi::apic_shorthand>((low >> 18) & 3);
-    // A logical 0xff of an xAPIC means whoever has set a bit in its LDR. [sdm3a 11.6.2] [sdm3a 11.12.9]
+    // A logical 0xff of an xAPIC is left to whoever matches LDRs: in the flat model it means whoever has a bit set in
+    // its LDR, in the cluster model all clusters. [sdm3a 11.6.2.2] [sdm3a 11.12.9]
     bool const everybody = wide ? destination == 0xffffffff : !logical && destination == 0xff;
     if (shorthand == abi::apic_shorthand::none && everybody) shorthand = abi::apic_shorthand::all;
     return {apic_destination{destination}, shorthand, static_cast<abi::apic_delivery>((low >> 8) & 7),
             static_cast<uint8_t>(low), logical};
 }
 
-/// The guest writes MSR `index`, and `icr` is what its ICR holds. Ours are ICR and SELF IPI.
+/// The guest writes MSR `index`, and `icr` is what its ICR holds. Ours are ICR and SELF IPI. \pre the APIC is present
+/// (of one that is not, these MSRs are somebody else's): apic_state::write_msr() said that the write is not its own, or
+/// that it faults
 constexpr icr_write write_icr_msr(abi::apic_mode mode, uint64_t icr, uint32_t index, uint64_t value) {
     bool const self = index == abi::apic_msr(abi::apic_reg::self_ipi);
     if (!self && index != abi::apic_msr(abi::apic_reg::icr_low)) return {msr_outcome::not_ours, {}, {}, icr};
@@ -86,7 +92,7 @@ constexpr icr_write write_icr_msr(abi::apic_mode mode, uint64_t icr, uint32_t in
 }
 
 /// The guest writes `offset` of its xAPIC page, and `icr` is what both halves hold. Ours are those: the high half is
-/// kept, the low one sends. Nothing faults, reserved bits read as 0.
+/// kept, the low one sends. Nothing faults, reserved bits read as 0. \pre as of write_icr_msr()
 constexpr icr_write write_icr_page(abi::apic_mode mode, uint64_t icr, uint32_t offset, uint32_t value) {
     uint64_t const high = icr & ~uint64_t{0xffffffff}, low = icr & 0xffffffff;
     if (mode != abi::apic_mode::xapic) return {msr_outcome::not_ours, {}, {}, icr};

@@ -5,7 +5,9 @@
 /// In which order a vCPU's APIC is restored, as data and a check for a VMM's own list. Out of order nothing fails: a
 /// timer is armed and ignored, a mask stays, and the guest hangs an hour later. CPUID comes before all of it, since it
 /// says which values are legal. What is restored by another interface stands here as its MSR, in either mode: a
-/// register as the one that it is in x2APIC mode, a whole page of registers as the LVT timer register.
+/// register as the one that it is in x2APIC mode, a whole page of registers as the LVT timer register. So read-only
+/// ones (ID, version, PPR, LDR, ISR, TMR, IRR, current count) may be in a list: that they are not restored by WRMSR is
+/// the VMM's to know. AMD's extended registers are in the rules, as far as a guest is given them.
 ///
 /// A state is *saved* in the reverse order, the deadline first: a tick that comes in between is then in the IRR, late
 /// or twice; the other way round it is in neither.
@@ -37,10 +39,14 @@ inline constexpr msr_range tsc_adjust = one(abi::msr::ia32_tsc_adjust);
 inline constexpr msr_range base = one(abi::msr::ia32_apic_base);
 inline constexpr msr_range deadline = one(abi::msr::ia32_tsc_deadline);
 inline constexpr msr_range lvt_cmci = apic(0x2f0);
+inline constexpr msr_range interrupt_enable = {abi::apic_msr(abi::apic_reg::interrupt_enable_first),
+                                               abi::apic_msr(abi::apic_reg::interrupt_enable_last)};
+inline constexpr msr_range extended_lvt = {abi::apic_msr(abi::apic_reg::extended_lvt_first),
+                                           abi::apic_msr(abi::apic_reg::extended_lvt_last)};
 inline constexpr msr_range lvt = {abi::apic_msr(abi::apic_reg::lvt_timer), abi::apic_msr(abi::apic_reg::lvt_error)};
 }  // namespace restore_msr
 
-/// [sdm3a 11.4.3] [sdm3a 11.4.7.2] [sdm3a 11.5.4] [sdm3a 11.5.4.1] [sdm3a 11.12.2]
+/// [sdm3a 11.4.3] [sdm3a 11.4.7.2] [sdm3a 11.5.4] [sdm3a 11.5.4.1] [sdm3a 11.12.2] [apm2 16.3.6] [apm2 16.4.7]
 inline constexpr restore_rule apic_restore_rules[] = {
     {restore_msr::base,
      {abi::msr::ia32_x2apic, abi::msr::ia32_x2apic + 0xff},
@@ -57,13 +63,17 @@ inline constexpr restore_rule apic_restore_rules[] = {
     {restore_msr::one(abi::msr::ia32_tsc), restore_msr::deadline,
      "against another TSC the deadline is long past, or far away"},
     {restore_msr::tsc_adjust, restore_msr::deadline, "against another TSC the deadline is long past, or far away"},
+    {restore_msr::apic(abi::apic_reg::svr), restore_msr::extended_lvt, "a software-disabled APIC keeps its LVT masked"},
+    {restore_msr::apic(abi::apic_reg::extended_control), restore_msr::interrupt_enable,
+     "interrupt enable registers take no write before it"},
 };
 
-/// Registers whose write does something. What they hold is restored without a write of the guest's kind, or not at all.
+/// Registers whose write does something: ends an interrupt, takes over the errors since the last write and forgets
+/// those before, sends. What they hold is restored without a write of the guest's kind, or not at all.
 inline constexpr uint32_t apic_restore_acts[] = {
-    abi::apic_msr(abi::apic_reg::eoi),
-    abi::apic_msr(abi::apic_reg::icr_low),
-    abi::apic_msr(abi::apic_reg::self_ipi),
+    abi::apic_msr(abi::apic_reg::eoi),          abi::apic_msr(abi::apic_reg::esr),
+    abi::apic_msr(abi::apic_reg::icr_low),      abi::apic_msr(abi::apic_reg::self_ipi),
+    abi::apic_msr(abi::apic_reg::specific_eoi),
 };
 
 /// What is wrong with a list.

@@ -16,12 +16,13 @@ namespace pvx::inline v0::host {
 /// What became different, as a set: the VMM has something to do for each.
 enum class apic_change : uint8_t {
     none = 0,
-    map = 1,         ///< Who can be reached, or by which id: rebuild what finds destinations, publish the word.
-    cpuid = 2,       ///< CPUID.1:EDX.APIC follows the enable bit: mark the runtime CPUID as dirty.
+    map = 1,         ///< Who can be reached, or by which id: rebuild what finds destinations; apic_words::publish().
+    cpuid = 2,       ///< CPUID.1:EDX.APIC follows the enable bit: runtime_cpuid::mark_changed().
     reach = 4,       ///< The way to the registers (page, MSRs, none; the page's place). Of this vCPU, not of others.
     identity = 8,    ///< The ID register has another form, the LDR another value: id_register(), first_ldr().
     icr_high = 16,   ///< The high half of the ICR is 0.
-    registers = 32,  ///< All registers but the ID are as after RESET: IRR and ISR are empty, the timer is stopped.
+    registers = 32,  ///< All registers but the ID, and in x2APIC mode but the LDR, which is first_ldr(), are as after
+                     ///< RESET: IRR and ISR are empty, the timer is stopped.
     lvt_masks = 64,  ///< Every LVT register is masked, see lvt(). IRR and ISR stay as they are.
 };
 constexpr apic_change operator|(apic_change a, apic_change b) {
@@ -64,7 +65,7 @@ constexpr bool may_become(abi::apic_mode from, abi::apic_mode to) {
     return from == xapic || from == to || to == (from == disabled ? xapic : disabled);
 }
 
-/// State of one vCPU, for a snapshot, a fork or a migration.
+/// State of one vCPU, for a snapshot, a fork or a migration. Of zeros it is no state of an APIC.
 struct apic_saved {
     static constexpr uint32_t current_version = 1;
 
@@ -72,7 +73,7 @@ struct apic_saved {
     apic_id id{};
     uint64_t base{};
     uint32_t svr{};
-    uint32_t pad{};
+    uint32_t present{};  ///< 1, or 0 for a vCPU that has no APIC, or not this one.
 };
 static_assert(sizeof(apic_saved) == 24);
 
@@ -131,6 +132,14 @@ public:
         return {msr_outcome::not_ours, {}};
     }
 
+    /// The guest may read MSR `index`: if not, the read faults. The x2APIC's registers are there in x2APIC mode only,
+    /// and EOI and SELF IPI can only be written. Which of the others the APIC has is the VMM's. [sdm3a 11.12.1.2]
+    constexpr bool may_read_msr(uint32_t index) const {
+        if (!present() || !abi::is_x2apic_msr(index)) return true;
+        return mode() == abi::apic_mode::x2apic && index != abi::apic_msr(abi::apic_reg::eoi) &&
+               index != abi::apic_msr(abi::apic_reg::self_ipi);
+    }
+
     /// The guest writes the xAPIC page. *Not ours*: another register, or no page, as in x2APIC mode [sdm3a 11.12.2].
     constexpr apic_write write_page(apic_offer const& offer, uint32_t offset, uint32_t value) {
         if (!present() || mode() != abi::apic_mode::xapic) return {msr_outcome::not_ours, {}};
@@ -139,7 +148,8 @@ public:
         return {msr_outcome::done, set_svr(value & svr_fields(offer))};
     }
 
-    /// RESET: xAPIC mode at the default place. `bootstrap`: this is the CPU that starts.
+    /// RESET: xAPIC mode at the default place. `bootstrap`: this is the CPU that starts. As on Intel's CPUs and in KVM;
+    /// an AMD CPU comes out of RESET with its APIC disabled, for firmware to enable [apm2 16.10].
     constexpr apic_change reset(bool bootstrap) {
         if (!present()) return {};
         uint64_t const base =
@@ -156,16 +166,17 @@ public:
     }
 
     /// \pre the vCPU does not run.
-    constexpr apic_saved save() const { return {apic_saved::current_version, id_, base_, svr_, 0}; }
+    constexpr apic_saved save() const { return {apic_saved::current_version, id_, base_, svr_, present() ? 1u : 0u}; }
 
-    /// Take over what save() made, perhaps elsewhere: any mode, from any. \return bad_argument for another version,
-    /// another vCPU's id, or a value that the guest could not have written. \post whatever apic_change names may
-    /// differ.
+    /// Take over what save() made, perhaps elsewhere: any mode, from any. The other registers are restored after it,
+    /// see host/apic_restore.hpp. \return bad_argument for another version, another vCPU's id, a state without an APIC,
+    /// or a value that the guest could not have written; unsupported, where there is no APIC, for a state that has one.
+    /// \post whatever apic_change names may differ.
     constexpr status restore(apic_offer const& offer, apic_saved const& saved) {
-        if (saved.version != apic_saved::current_version || saved.pad != 0) return status::bad_argument;
-        if (!present()) return status::unsupported;
-        if (saved.id != id_ || !legal(offer, saved.base) || (saved.svr & ~svr_fields(offer)) != 0 ||
-            abi::apic_mode_of(saved.base) == abi::apic_mode::invalid)
+        if (saved.version != apic_saved::current_version || saved.present > 1) return status::bad_argument;
+        if (!present()) return saved.present != 0 ? status::unsupported : status::ok;
+        if (saved.present == 0 || saved.id != id_ || !legal(offer, saved.base) ||
+            (saved.svr & ~svr_fields(offer)) != 0 || abi::apic_mode_of(saved.base) == abi::apic_mode::invalid)
             return status::bad_argument;
         svr_ = saved.svr;
         (void)replace(saved.base);

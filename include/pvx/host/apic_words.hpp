@@ -21,10 +21,14 @@ public:
         : environment_(environment), words_(words), vcpus_(vcpus) {}
 
     /// The word of `vcpu` is now apic_state::word(): after each apic_change::map, and when the vCPU is made.
-    /// \pre `vcpu` is below the number of vCPUs, and the calling thread's own or one that does not run.
+    /// \pre `vcpu` is below the number of vCPUs, and the calling thread's own or one that does not run. It has not
+    /// entered the guest since the change.
     void publish(cpu_index vcpu, uint8_t word) const {
         // Relaxed, here and below: an interrupt that meets a change may find the APIC before or after it, as on
-        // hardware. What it carries is in the IRR, which has its own order.
+        // hardware. What it carries is in the IRR, which has its own order. One that the guest sends because it was
+        // told of the change finds it: the store is before all that this vCPU stores in the guest, the load after all
+        // that the sender loaded there. x86 keeps stores in order, and loads, and a VM entry or exit changes nothing in
+        // that; release and acquire here would not add it.
         environment_.ref(words_[vcpu.value]).store(word, order::relaxed);
     }
 
