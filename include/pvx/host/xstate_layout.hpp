@@ -49,8 +49,8 @@ constexpr xsave_buffer make_xsave_buffer(xsave_size<xsave_format::standard> size
     return {size.value < 4096 ? 4096 : size.value};
 }
 
-/// The sizes and places of the state components of one CPU model. Before set_up() there are no components, and any size
-/// is the 512 bytes of FXSAVE. 12 KB: a global or a part of the VM, not for a kernel's stack.
+/// The sizes and places of the state components of one CPU model. Before set_up() there are no components, and every
+/// size is 0, which no area has. 12 KB of zeros: a global or a part of the VM, not for a kernel's stack.
 class xstate_layout {
 public:
     /// The components in the table: first .. end - 1. Those from `end` on count for nothing in a size: a VMM does not
@@ -70,8 +70,8 @@ public:
 
     /// Read CPUID: the instruction, or the table that a VMM has from its kernel. All CPUs that share the layout must
     /// have the same sub-leaves. \return unsupported without XSAVE (then 0xD is not read), bad_argument for a
-    /// component that lies in the legacy area or behind `most_bytes`. \post if it is not ok, all is as before the
-    /// first set_up()
+    /// component that lies in the legacy area or behind `most_bytes`. \post if it is not ok, there are no components,
+    /// and every size is the 512 bytes of FXSAVE
     template <cpuid_policy Cpuid>
     constexpr status set_up(Cpuid const& cpuid) {
         forget();
@@ -89,8 +89,8 @@ public:
     }
 
     /// Bytes for the components in `mask`: XCR0 in the standard format, XCR0 | XSS in the compacted one, of the guest
-    /// or of the host, as the area is for the one or the other. At least 576. Bits 0, 1 and 63 and those of components
-    /// that do not exist are ignored, supervisor components too in the standard format.
+    /// or of the host, as the area is for the one or the other. At least 576 after a set_up() that was ok. Bits 0, 1
+    /// and 63 and those of components that do not exist are ignored, supervisor components too in the standard format.
     template <xsave_format Format>
     constexpr xsave_size<Format> required_size(uint64_t mask) const {
         // A guest may have chosen the mask: indices are cut, not compared, so speculation stays inside as well.
@@ -151,13 +151,12 @@ private:
     static constexpr uint32_t slice_mask = slice_size - 1;
     static_assert(first + 2 * slice_bits == end);
 
-    // How some components change the size. As they begin, with none known, a size is that of the legacy area: who
-    // forgets set_up() still gets no area of 0 bytes.
+    // How some components change the size.
     struct step {
         uint32_t before{};
         uint32_t keep{};
-        uint32_t after{abi::xsave_legacy_bytes};
-        uint32_t end{abi::xsave_legacy_bytes};  // in the standard format
+        uint32_t after{};
+        uint32_t end{};  // in the standard format
 
         constexpr uint32_t from(uint32_t size) const { return ((size + before) & keep) + after; }
     };
