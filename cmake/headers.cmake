@@ -56,6 +56,8 @@ set(pvx_headers
     include/pvx/host/cpuid_table.hpp
     include/pvx/host/cr0_wp.hpp
     include/pvx/host/guest_cr0.hpp
+    include/pvx/host/halt.hpp
+    include/pvx/host/kick.hpp
     include/pvx/host/kvm_leaves.hpp
     include/pvx/host/runtime_cpuid.hpp
     include/pvx/host/steal_time.hpp

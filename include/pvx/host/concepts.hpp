@@ -49,6 +49,35 @@ concept guest_tlb_policy = requires(E const e) {
     e.flush_guest_tlb();  // flush_guest_tlb() drops all translations before the next guest instruction
 };
 
+/// The threads of the VM's vCPUs, for whoever signals one of them.
+/// Axiom: `wake` ends the sleep of that vCPU's thread, and its stay in the guest. It is sticky: where the thread is in
+/// neither, the next of the two ends as it begins. What the caller stored before is visible to the thread then. Either
+/// may end for no reason. `yield_to` is a hint; for the vCPU that calls it does nothing. Neither sleeps.
+template <class E>
+concept vcpu_wake_policy = requires(E const e, cpu_index vcpu) {
+    e.wake(vcpu);      // wake(vcpu) gets its thread out of sleep and guest
+    e.yield_to(vcpu);  // yield_to(vcpu) gives the caller's CPU to its thread, if that waits for one
+};
+
+/// What an INIT does to a vCPU at the moment.
+enum class init_rule : uint8_t {
+    taken,        ///< It resets the vCPU.
+    held,         ///< It stays pending: in SMM, in VMX root operation, with GIF clear.
+    nested_exit,  ///< It makes the nested guest exit, and is used up by that: VMX.
+};
+
+/// What ends a halt besides a kick, and what INIT does.
+/// Axiom: called on the vCPU's thread, and changes nothing: guest memory is not written, no interrupt moved from where
+/// it was posted, no event injected, no request made, no exit prepared. `wake_event` sees all that was posted before a
+/// notify() of host/kick.hpp began, also what is posted elsewhere than in the IRR. It says true for whatever ends the
+/// halt: an interrupt that is not masked, NMI, SMI, for a nested guest an exit as well, and also where it must wait for
+/// an event that is being injected already.
+template <class E>
+concept wake_event_policy = requires(E const e) {
+    { e.wake_event() } -> same_as<bool>;         // wake_event(): something has come that ends the halt
+    { e.rule_of_init() } -> same_as<init_rule>;  // rule_of_init(): what an INIT does now
+};
+
 /// Who wants to know what happened. An optional role: without it events cost nothing.
 /// Axiom: called on the vCPU's thread; does not sleep.
 template <class E, class Event>
