@@ -96,7 +96,9 @@ public:
     /// What to do now, in each round of the vCPU's loop. Takes one request at a time: ask again after init,
     /// nested_init and start.
     halt_step next() {
-        uint32_t now = environment_.ref(words_->requests).load(order::relaxed);
+        // order: acquire [halt-request] what the sender stored before: the code that a SIPI starts, and what was
+        // changed while the vCPU stood still; pairs with change() in vcpu_signals
+        uint32_t now = environment_.ref(words_->requests).load(order::acquire);
         while (now != 0) {
             if ((now & halt_request::stop) != 0) return {halt_action::stop, 0};
             init_rule const rule = init_rule_of(now);
@@ -200,10 +202,10 @@ private:
     }
 
     // Change the requests, or see in `now` what they have become. By comparing: an INIT and its SIPI may have taken the
-    // place of what was found.
+    // place of what was found. Relaxed: a SIPI is acted upon only if next() began with it, and what else is found on
+    // the way (INIT, stop) carries nothing, and makes it begin anew.
     bool take(uint32_t& now, uint32_t left) {
-        // order: acquire [halt-request] what the sender stored before; pairs with change() in vcpu_signals
-        return environment_.ref(words_->requests).compare_exchange(now, left, order::acquire, order::relaxed);
+        return environment_.ref(words_->requests).compare_exchange(now, left, order::relaxed, order::relaxed);
     }
 
     void become_runnable() {

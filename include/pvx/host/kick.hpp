@@ -117,7 +117,7 @@ private:
         auto const requests = environment_.ref(words_->requests);
         uint32_t now = requests.load(order::relaxed);
         // order: release [halt-request] what the sender stored before, such as the code that a SIPI starts; pairs with
-        // take() in vcpu_halt
+        // the load in vcpu_halt::next()
         while (!requests.compare_exchange(now, to(now), order::release, order::relaxed)) {
         }
         // Blocked or not: the vCPU has to come out of the guest, too.
