@@ -388,8 +388,8 @@ int main(int argc, char** argv) {
     m.good("two kickers", two);
     m.good("three kicks", twice, few);
     m.good("an interrupt and a kick", interrupted);
-    m.good("a nested guest's halt, an interrupt and a kick", nested);
-    m.good("a reset after each of two waits", resets);
+    m.good("a nested guest's halt, an interrupt and a kick", nested, few);
+    m.good("a reset after each of two waits", resets, few);
     m.good("INIT and SIPI", start);
     m.reached(seen.starts != 0, "INIT and SIPI", "never started");
     m.good("INIT and SIPI from two sides", start_twice, few);
