@@ -95,7 +95,7 @@ struct machine : relacy_atomics<chosen> {
 };
 
 struct world {
-    host::halt_words<machine> words;
+    host::halt_words_of<machine> words;
     std::optional<host::vcpu_halt<machine>> halt;
     rl::atomic<uint32_t> data[others][2];
     rl::atomic<uint32_t> irr;    ///< Bit per thread.

@@ -50,7 +50,7 @@ struct environment : recording_atomics {
 struct vcpu {
     recording notes;
     vm_state vm;
-    halt_words<environment> words;
+    halt_words_of<environment> words;
     vcpu_halt<environment> halt;
     vcpu_signals<environment> from;
 
@@ -591,7 +591,7 @@ TEST_CASE("A VMM in user space: a stop at any point of the loop around KVM_RUN e
         recording notes;
         vm_state vm;
         kvm_thread::shared_state thread;
-        halt_words<kvm_thread> words;
+        halt_words_of<kvm_thread> words;
         kvm_thread const env(notes, vm, thread);
         vcpu_halt<kvm_thread> halt(env, words, true);
         vcpu_signals<kvm_thread> const from(env, words, cpu_index{5});

@@ -73,7 +73,7 @@ class vcpu_halt {
 public:
     /// `bootstrap`: RESET and INIT lead this vCPU to its first instruction, and the others to wait for SIPI.
     /// \post as after RESET.
-    constexpr vcpu_halt(Environment environment, halt_words<Environment>& words, bool bootstrap)
+    constexpr vcpu_halt(Environment environment, halt_words_of<Environment>& words, bool bootstrap)
         : environment_(environment), words_(&words), bootstrap_(bootstrap), state_(after_reset()) {}
 
     constexpr mp_state state() const { return state_; }
@@ -214,7 +214,7 @@ private:
     }
 
     [[no_unique_address]] Environment environment_;
-    halt_words<Environment>* words_;
+    halt_words_of<Environment>* words_;
     bool bootstrap_;
     mp_state state_;
 };

@@ -20,17 +20,18 @@
 
 namespace pvx::inline v0::host {
 
-/// The words of one vCPU, zero at first. Written by others: best in a cache line that holds nothing which the vCPU
-/// needs while it runs.
+/// The words of one vCPU, zero at first: cells of the environments that share them. Written by others: best in a cache
+/// line that holds nothing which the vCPU needs while it runs.
+template <class Cell>
+struct halt_words {
+    Cell latch{};     ///< 1: kicked.
+    Cell requests{};  ///< A set of halt_request.
+    Cell blocked{};   ///< 1: the vCPU's thread sleeps, or is about to.
+};
+
 template <class Environment>
     requires atomics_policy<Environment>
-struct halt_words {
-    using cell = typename Environment::template cell<uint32_t>;
-
-    cell latch{};     ///< 1: kicked.
-    cell requests{};  ///< A set of halt_request.
-    cell blocked{};   ///< 1: the vCPU's thread sleeps, or is about to.
-};
+using halt_words_of = halt_words<typename Environment::template cell<uint32_t>>;
 
 /// What is asked of a vCPU. A SIPI that is in the word came after the INIT that is.
 namespace halt_request {
@@ -47,7 +48,7 @@ template <class Environment>
     requires atomics_policy<Environment> && vcpu_wake_policy<Environment>
 class vcpu_signals {
 public:
-    constexpr vcpu_signals(Environment environment, halt_words<Environment>& words, cpu_index vcpu)
+    constexpr vcpu_signals(Environment environment, halt_words_of<Environment>& words, cpu_index vcpu)
         : environment_(environment), words_(&words), vcpu_(vcpu) {}
 
     /// The kick hypercall names this vCPU. \post its halt ends, or the next one does not begin.
@@ -125,7 +126,7 @@ private:
     }
 
     [[no_unique_address]] Environment environment_;
-    halt_words<Environment>* words_;
+    halt_words_of<Environment>* words_;
     cpu_index vcpu_;
 };
 
