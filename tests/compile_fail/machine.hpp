@@ -81,6 +81,12 @@ enum class defect {
     run_delay,
     run_delay_type,
     flush_guest_tlb,
+    wake,
+    yield_to,
+    wake_event,
+    wake_event_type,
+    rule_of_init,
+    rule_of_init_type,
     event,
     guest_cr0,
     guest_cr0_type,
@@ -219,6 +225,10 @@ struct environment : cell_member<D> {
     result<D, defect::can_sleep_type, bool> can_sleep() const requires(D != defect::can_sleep);
     result<D, defect::run_delay_type, pvx::nanoseconds> run_delay() const requires(D != defect::run_delay);
     void flush_guest_tlb() const requires(D != defect::flush_guest_tlb);
+    void wake(pvx::cpu_index) const requires(D != defect::wake);
+    void yield_to(pvx::cpu_index) const requires(D != defect::yield_to);
+    result<D, defect::wake_event_type, bool> wake_event() const requires(D != defect::wake_event);
+    result<D, defect::rule_of_init_type, pvx::host::init_rule> rule_of_init() const requires(D != defect::rule_of_init);
     void event(pvx::host::steal_event) const requires(D != defect::event);
     void event(pvx::host::cpuid_event) const requires(D != defect::event);
 

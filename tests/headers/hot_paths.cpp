@@ -115,6 +115,23 @@ uint32_t hot_apic_scan(pvx::host::apic_words<pvx::builtin_atomics> const& words)
     return n;
 }
 
+void hot_kick(pvx::host::vcpu_signals<machines::hypervisor> const& vcpu) { vcpu.kick(); }
+
+bool hot_notify(pvx::host::vcpu_signals<machines::hypervisor> const& vcpu) { return vcpu.notify(); }
+
+bool hot_deliver(pvx::host::vcpu_signals<machines::hypervisor> const& vcpu, pvx::abi::apic_delivery how,
+                 uint8_t vector) {
+    return vcpu.deliver(how, vector);
+}
+
+bool hot_hlt(pvx::host::vcpu_halt<machines::hypervisor>& halt, bool nested) { return halt.hlt(nested); }
+
+pvx::host::halt_step hot_next(pvx::host::vcpu_halt<machines::hypervisor>& halt) { return halt.next(); }
+
+bool hot_block(pvx::host::vcpu_halt<machines::hypervisor> const& halt) { return halt.block(); }
+
+void hot_unblock(pvx::host::vcpu_halt<machines::hypervisor> const& halt) { halt.unblock(); }
+
 void hot_guest_exited(pvx::host::lazy_cr0& cr0) { cr0.exited(); }
 
 uint64_t hot_guest_cr0(pvx::host::lazy_cr0& cr0, uint64_t bits, machines::hypervisor const& environment) {

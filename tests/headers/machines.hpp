@@ -66,6 +66,8 @@ using host_steal_time_observed =
                        archetype::observer_role<pvx::host::steal_event>>;
 
 using apic_words = archetype::machine<archetype::atomics_role>;
+using halt = archetype::machine<archetype::atomics_role, archetype::wake_event_role>;
+using kicker = archetype::machine<archetype::atomics_role, archetype::vcpu_wake_role>;
 using host_cpuid = archetype::machine<archetype::cpuid_inputs_role>;
 using host_cpuid_observed =
     archetype::machine<archetype::cpuid_inputs_role, archetype::observer_role<pvx::host::cpuid_event>>;
@@ -96,6 +98,8 @@ struct kernel : pvx::arch::x86_64,
 struct hypervisor : pvx::builtin_atomics,
                     archetype::guest_memory_role<pvx::abi::kvm_steal_time>,
                     archetype::run_clock_role,
+                    archetype::vcpu_wake_role,
+                    archetype::wake_event_role,
                     archetype::guest_cr0_role,
                     archetype::mmu_role,
                     archetype::cpuid_inputs_role {};

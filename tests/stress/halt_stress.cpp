@@ -13,7 +13,7 @@ using namespace pvx_test;
 
 namespace {
 
-constexpr uint32_t rounds = PVX_TEST_TSAN ? 20000 : 200000;
+constexpr uint32_t rounds = PVX_TEST_TSAN ? 20000 : 50000;
 
 /// What others reach of a vCPU.
 struct alignas(64) vcpu_words {

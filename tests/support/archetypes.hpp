@@ -266,6 +266,16 @@ struct mmu_role : guest_tlb_role {
     PVX_ENTRY_INLINE bool reload_pdptes() const { return read_outside() != 0; }
 };
 
+struct vcpu_wake_role {
+    PVX_ENTRY_INLINE void wake(cpu_index vcpu) const { write_outside(vcpu.value); }
+    PVX_ENTRY_INLINE void yield_to(cpu_index vcpu) const { write_outside(vcpu.value); }
+};
+
+struct wake_event_role {
+    PVX_ENTRY_INLINE bool wake_event() const { return read_outside() != 0; }
+    PVX_ENTRY_INLINE host::init_rule rule_of_init() const { return static_cast<host::init_rule>(read_outside() % 3); }
+};
+
 /// The registers that CPUID shows, and sizes of save areas.
 struct cpuid_inputs_role {
     struct sizes {
@@ -310,6 +320,7 @@ static_assert(guest::wait_policy<machine<atomics_role, wait_role>>);
 static_assert(host::guest_memory_policy<guest_memory_role<int>, int> &&
               !host::guest_memory_policy<guest_memory_role<int>, long>);
 static_assert(host::run_clock_policy<run_clock_role> && host::guest_tlb_policy<guest_tlb_role>);
+static_assert(host::vcpu_wake_policy<vcpu_wake_role> && host::wake_event_policy<wake_event_role>);
 static_assert(host::guest_cr0_policy<guest_cr0_role> && host::mmu_policy<mmu_role>);
 static_assert(host::cpuid_inputs_policy<cpuid_inputs_role> && host::xstate_sizes_policy<cpuid_inputs_role::sizes>);
 static_assert(host::observer_policy<observer_role<int>, int> && !host::observer_policy<guest_tlb_role, int>);
