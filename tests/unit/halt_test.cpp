@@ -396,6 +396,7 @@ TEST_CASE("A stop keeps what the vCPU waits for, and what comes meanwhile", "[ho
     CHECK(v.next() == halt_action::stop);
     v.from.resume();
     CHECK_FALSE(v.halt.block());
+    CHECK(v.words.blocked == 0);
     CHECK(v.next() == halt_action::run);
     v.from.init();
     v.from.startup(3);
@@ -541,8 +542,9 @@ TEST_CASE("A state that was saved goes on elsewhere, kick, INIT and SIPI with it
 }
 
 TEST_CASE("A saved state that there is not is refused, and nothing changes", "[host][halt]") {
-    halt_saved const good{1, mp_state::halted, 1, 0, 0xff03};
-    std::vector<halt_saved> bad(9, good);
+    halt_saved const good{1, 0xff03, mp_state::halted, 1, 0, 0};
+    std::vector<halt_saved> bad(10, good);
+    bad[9].pad2 = 1;
     bad[0].version = 0;
     bad[1].version = 2;
     bad[2].state = static_cast<mp_state>(4);

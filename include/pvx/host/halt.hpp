@@ -59,12 +59,13 @@ struct halt_saved {
     static constexpr uint32_t current_version = 1;
 
     uint32_t version{current_version};
+    uint32_t requests{};  ///< INIT, SIPI and its vector, as in halt_request.
     mp_state state{};
     uint8_t kicked{};
     uint16_t pad{};
-    uint32_t requests{};  ///< INIT, SIPI and its vector, as in halt_request.
+    uint32_t pad2{};
 };
-static_assert(sizeof(halt_saved) == 12 && trivially_copyable<halt_saved>);
+static_assert(sizeof(halt_saved) == 16 && trivially_copyable<halt_saved>);
 
 /// The halt of one vCPU.
 template <class Environment>
@@ -159,7 +160,7 @@ public:
     halt_saved save() const {
         uint32_t const requests = environment_.ref(words_->requests).load(order::relaxed) & ~halt_request::stop;
         uint8_t const kicked = environment_.ref(words_->latch).load(order::relaxed) != 0;
-        return {halt_saved::current_version, state_, kicked, 0, requests};
+        return {halt_saved::current_version, requests, state_, kicked, {}, 0};
     }
 
     /// Take over what save() made, perhaps elsewhere. \return bad_argument, and nothing changed, for another version or
@@ -167,7 +168,7 @@ public:
     status restore(halt_saved const& saved) {
         bool const sipi = (saved.requests & halt_request::startup) != 0;
         uint32_t const known = halt_request::init | halt_request::startup | (sipi ? halt_request::vector : 0);
-        if (saved.version != halt_saved::current_version || saved.pad != 0 || saved.kicked > 1 ||
+        if (saved.version != halt_saved::current_version || saved.pad != 0 || saved.pad2 != 0 || saved.kicked > 1 ||
             saved.state > mp_state::wait_for_sipi || (saved.requests & ~known) != 0)
             return status::bad_argument;
         auto const requests = environment_.ref(words_->requests);
