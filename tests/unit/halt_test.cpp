@@ -398,9 +398,9 @@ TEST_CASE("A stop keeps what the vCPU waits for, and what comes meanwhile", "[ho
     CHECK_FALSE(v.halt.block());
     CHECK(v.words.blocked == 0);
     CHECK(v.next() == halt_action::run);
+    v.from.stop();
     v.from.init();
     v.from.startup(3);
-    v.from.stop();
     CHECK(v.next() == halt_action::stop);
     v.from.resume();
     CHECK(v.next() == halt_action::init);
