@@ -43,9 +43,13 @@ template struct pvx::guest::static_lock_storage<machines::lock, 2>;
 template class pvx::host::apic_state<pvx::host::apic_presence::varies>;
 template class pvx::host::apic_state<pvx::host::apic_presence::always>;
 template class pvx::host::apic_words<machines::apic_words>;
-template struct pvx::host::halt_words<archetype::cell<uint32_t>>;
+template class pvx::host::exit_stats<machines::exit_stats>;
+template class pvx::host::hypercalls<machines::all_hypercalls>;
+template class pvx::host::kvm_clock<machines::host_clock>;
+template class pvx::host::msrs<machines::all_msrs>;
 template class pvx::host::vcpu_halt<machines::halt>;
 template class pvx::host::vcpu_signals<machines::kicker>;
+template struct pvx::host::halt_words<archetype::cell<uint32_t>>;
 template class pvx::host::cpuid_table<8>;
 template struct pvx::host::cpuid_state<8>;
 template class pvx::host::runtime_cpuid<machines::host_cpuid, 8>;
@@ -206,6 +210,34 @@ uint32_t cpuid_facts(pvx::host::kvm_host const& host, uint32_t leaf) {
     auto const leaves = pvx::host::make_kvm_leaves(host, static_cast<uint8_t>(leaf));
     return leaves.entries[1].regs.eax + static_cast<uint32_t>(pvx::abi::cpuid_range_of(leaf)) +
            pvx::abi::cpuid_has_subleaves(leaf) + pvx::abi::cpuid_ignores_subleaf(leaf);
+}
+
+// What is compiled in follows from the roles, so these two are called: all members together need all roles.
+uint64_t fewer_roles(pvx::host::hypercalls<machines::no_hypercalls> const& none,
+                     pvx::host::hypercalls<machines::kicks_only> const& kicks,
+                     pvx::host::msrs<machines::no_hypercalls>& msrs, pvx::host::hypercall const& call, uint32_t index) {
+    msrs.reset();
+    if (msrs.restore(msrs.save()) != pvx::status::ok) return 0;
+    if (msrs.write(index, 1) == pvx::host::msr_outcome::done) return msrs.read(index).value;
+    return none.call(call).rax + kicks.call(call).rax;
+}
+
+uint64_t paravirtual_msrs(pvx::host::msrs<machines::all_msrs>& msrs,
+                          pvx::host::steal_time<machines::host_steal_time>& steal,
+                          pvx::host::kvm_clock<machines::host_clock>& clock, uint32_t index, uint64_t value) {
+    static_assert(pvx::host::apic_map_guard<archetype::apic_lookup_role::guard>);
+    msrs.init(steal, clock);
+    msrs.reset(steal, clock);
+    if (msrs.write(index, value, steal, clock) == pvx::host::msr_outcome::done) return value;
+    value += pvx::host::make_clock_rate(value).mul + pvx::host::hypercall_rax(false, -1);
+    return value + msrs.read(index, steal, clock).value + pvx::abi::find_kvm_msr(index).reserved;
+}
+
+void exits(machines::exits_observed const& observes, machines::exit_stats const& does_not, uint32_t reason) {
+    static_assert(pvx::host::exit_stats_words(3) == 8);
+    static_assert(pvx::host::may_map<uint64_t>(pvx::guest_phys{0xff8}));
+    pvx::host::tell_exit(observes, {reason, pvx::host::exit_path::fast});
+    pvx::host::tell_exit(does_not, {reason, pvx::host::exit_path::slow});
 }
 
 uint64_t guest_cr0(pvx::host::lazy_cr0& cr0, machines::cr0 const& environment, uint64_t bits) {

@@ -168,3 +168,21 @@ bool hot_xcr0(uint64_t& value, uint64_t supported) {
     value = pvx::host::constrain_xcr0(value, supported);
     return valid;
 }
+
+pvx::host::hypercall_answer hot_hypercall(machines::components const& with, pvx::host::hypercall const& call) {
+    return with.hypercalls_.call(call);
+}
+
+pvx::host::msr_outcome hot_msr_write(machines::components& with, uint32_t index, uint64_t value) {
+    return with.msrs_.write(index, value, with.host_steal_time_, with.host_clock_);
+}
+
+pvx::host::msr_read hot_msr_read(machines::components const& with, uint32_t index) {
+    return with.msrs_.read(index, with.host_steal_time_, with.host_clock_);
+}
+
+void hot_clock_enter(machines::components& with) { with.host_clock_.enter(); }
+
+void hot_exit_count(machines::components const& with, uint32_t reason, pvx::host::exit_path path) {
+    with.exit_stats_.count({reason, path});
+}

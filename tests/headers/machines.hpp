@@ -76,6 +76,24 @@ using mmu = archetype::machine<archetype::mmu_role>;
 using cr0_writes =
     archetype::machine<archetype::guest_cr0_role, archetype::mmu_role, archetype::observer_role<pvx::host::cr0_event>>;
 
+using host_clock =
+    archetype::machine<archetype::atomics_role,
+                       archetype::guest_memory_role<pvx::host::clock_words, pvx::abi::pvclock_wall_clock>,
+                       archetype::guest_clock_role>;
+/// A host that offers nothing, one that kicks and no more, and one with every role.
+using no_hypercalls = archetype::machine<archetype::pv_features_role>;
+using kicks_only =
+    archetype::machine<archetype::pv_features_role, archetype::apic_lookup_role, archetype::host_kick_role>;
+using all_hypercalls =
+    archetype::machine<archetype::pv_features_role, archetype::apic_lookup_role, archetype::host_kick_role,
+                       archetype::directed_yield_role, archetype::ipi_delivery_role, archetype::clock_pairing_role,
+                       archetype::gpa_range_role, archetype::atomics_role,
+                       archetype::guest_memory_role<pvx::abi::kvm_clock_pairing>>;
+using all_msrs = archetype::machine<archetype::pv_features_role, archetype::halt_polling_role, archetype::pv_eoi_role,
+                                    archetype::async_pf_role, archetype::migration_role>;
+using exit_stats = archetype::machine<archetype::atomics_role, archetype::index_role>;
+using exits_observed = archetype::machine<archetype::observer_role<pvx::host::exit_event>>;
+
 /// A CPU whose XCR0 and IA32_XSS can be set.
 struct tunable_cpu : archetype::machine<archetype::cpuid_role> {
     using machine::machine;
@@ -96,13 +114,26 @@ struct kernel : pvx::arch::x86_64,
 
 /// What a hypervisor would write: the compiler's atomics, the rest from elsewhere.
 struct hypervisor : pvx::builtin_atomics,
-                    archetype::guest_memory_role<pvx::abi::kvm_steal_time>,
+                    archetype::guest_memory_role<pvx::abi::kvm_steal_time, pvx::host::clock_words,
+                                                 pvx::abi::pvclock_wall_clock, pvx::abi::kvm_clock_pairing>,
                     archetype::run_clock_role,
                     archetype::vcpu_wake_role,
                     archetype::wake_event_role,
                     archetype::guest_cr0_role,
                     archetype::mmu_role,
-                    archetype::cpuid_inputs_role {};
+                    archetype::cpuid_inputs_role,
+                    archetype::pv_features_role,
+                    archetype::apic_lookup_role,
+                    archetype::host_kick_role,
+                    archetype::directed_yield_role,
+                    archetype::ipi_delivery_role,
+                    archetype::clock_pairing_role,
+                    archetype::gpa_range_role,
+                    archetype::guest_clock_role,
+                    archetype::halt_polling_role,
+                    archetype::pv_eoi_role,
+                    archetype::async_pf_role,
+                    archetype::migration_role {};
 
 /// What the hot paths work on. Never defined: the callers of the functions bring them.
 struct components {
@@ -115,12 +146,17 @@ struct components {
     pvx::guest::lock_domain<kernel> locks_;
     pvx::host::steal_time<hypervisor> host_steal_time_;
     pvx::host::runtime_cpuid<hypervisor> host_cpuid_;
+    pvx::host::hypercalls<hypervisor> hypercalls_;
+    pvx::host::kvm_clock<hypervisor> host_clock_;
+    pvx::host::msrs<hypervisor> msrs_;
+    pvx::host::exit_stats<hypervisor> exit_stats_;
 };
 
 // A component costs what it stores of its own: an empty machine takes no room.
 static_assert(sizeof(components::steal_time_) == 1 && sizeof(components::ipi_) == 1);
 static_assert(sizeof(components::x2apic_) == sizeof(bool));
 static_assert(sizeof(components::tlb_flush_) == sizeof(pvx::guest::flush_options));
-static_assert(sizeof(components::deferred_flush_) == 1);
+static_assert(sizeof(components::deferred_flush_) == 1 && sizeof(components::hypercalls_) == 1);
+static_assert(sizeof(components::msrs_) == sizeof(pvx::host::msrs_state));
 
 }  // namespace machines

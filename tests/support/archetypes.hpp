@@ -9,7 +9,10 @@
 #include <pvx/arch/concepts.hpp>
 #include <pvx/guest/concepts.hpp>
 #include <pvx/guest/flush_request.hpp>
+#include <pvx/host/clock.hpp>
 #include <pvx/host/concepts.hpp>
+#include <pvx/host/hypercalls.hpp>
+#include <pvx/host/msrs.hpp>
 
 namespace archetype {
 
@@ -292,10 +295,95 @@ struct cpuid_inputs_role {
     PVX_ENTRY_INLINE sizes xstate_sizes() const { return {}; }
 };
 
+struct pv_features_role {
+    PVX_ENTRY_INLINE uint32_t pv_features() const { return static_cast<uint32_t>(read_outside()); }
+};
+
+/// Finding vCPUs by their APIC ids.
+struct apic_lookup_role : index_role {
+    class guard {
+    public:
+        guard(guard const&) = delete;
+        guard& operator=(guard const&) = delete;
+        PVX_ENTRY_INLINE ~guard() { write_outside(0); }
+
+        PVX_ENTRY_INLINE explicit operator bool() const { return read_outside() != 0; }
+        PVX_ENTRY_INLINE cpu_index vcpu(apic_id id) const {
+            return cpu_index{static_cast<uint32_t>(id.value ^ read_outside())};
+        }
+        PVX_ENTRY_INLINE uint32_t limit() const { return static_cast<uint32_t>(read_outside()); }
+
+    private:
+        friend struct apic_lookup_role;
+        PVX_ENTRY_INLINE guard() {}
+    };
+    PVX_ENTRY_INLINE guard apic_map() const { return {}; }
+};
+
+struct host_kick_role {
+    PVX_ENTRY_INLINE void kick(cpu_index vcpu) const { write_outside(vcpu.value); }
+};
+struct directed_yield_role {
+    PVX_ENTRY_INLINE cpu_index self() const { return cpu_index{static_cast<uint32_t>(read_outside())}; }
+    PVX_ENTRY_INLINE void yield_to(cpu_index vcpu) const { write_outside(vcpu.value); }
+};
+struct ipi_delivery_role {
+    PVX_ENTRY_INLINE bool deliver(cpu_index vcpu, host::apic_ipi ipi) const {
+        write_outside(vcpu.value ^ ipi.vector);
+        return read_outside() != 0;
+    }
+};
+struct clock_pairing_role {
+    PVX_ENTRY_INLINE bool pair_clocks(host::clock_pair& pair) const {
+        pair.sec = read_outside();
+        return pair.sec != 0;
+    }
+};
+struct gpa_range_role {
+    PVX_ENTRY_INLINE int64_t map_gpa_range(host::gpa_range const& range) const {
+        write_outside(range.pages);
+        return static_cast<int64_t>(read_outside());
+    }
+};
+
+struct guest_clock_role {
+    PVX_ENTRY_INLINE host::clock_reading read_clock() const {
+        return {tsc_ticks{read_outside()}, nanoseconds{read_outside()}, read_outside(), read_outside() != 0};
+    }
+    PVX_ENTRY_INLINE nanoseconds wall_clock_at_zero() const { return nanoseconds{read_outside()}; }
+};
+
+struct halt_polling_role {
+    PVX_ENTRY_INLINE void set_halt_polling(bool on) const { write_outside(on); }
+};
+struct pv_eoi_role {
+    PVX_ENTRY_INLINE bool set_pv_eoi(guest_phys word, bool on) const {
+        write_outside(word.value + on);
+        return read_outside() != 0;
+    }
+};
+struct async_pf_role {
+    PVX_ENTRY_INLINE bool has_local_apic() const { return read_outside() != 0; }
+    PVX_ENTRY_INLINE bool set_async_pf(host::async_pf_setting const& setting) const {
+        write_outside(setting.record.value);
+        return read_outside() != 0;
+    }
+    PVX_ENTRY_INLINE void acknowledge_async_pf() const { write_outside(0); }
+};
+struct migration_role {
+    PVX_ENTRY_INLINE bool memory_encrypted() const { return read_outside() != 0; }
+    PVX_ENTRY_INLINE void set_migration_ready(bool ready) const { write_outside(ready); }
+};
+
 /// An optional ability: events of one type.
 template <class Event>
 struct observer_role {
-    PVX_ENTRY_INLINE void event(Event e) const { write_outside(static_cast<uint64_t>(e)); }
+    PVX_ENTRY_INLINE void event(Event e) const {
+        if constexpr (requires { static_cast<uint64_t>(e); })
+            write_outside(static_cast<uint64_t>(e));
+        else
+            write_outside(e.reason);
+    }
 };
 
 /// A machine, or an environment, of exactly these roles.
@@ -323,6 +411,15 @@ static_assert(host::run_clock_policy<run_clock_role> && host::guest_tlb_policy<g
 static_assert(host::vcpu_wake_policy<vcpu_wake_role> && host::wake_event_policy<wake_event_role>);
 static_assert(host::guest_cr0_policy<guest_cr0_role> && host::mmu_policy<mmu_role>);
 static_assert(host::cpuid_inputs_policy<cpuid_inputs_role> && host::xstate_sizes_policy<cpuid_inputs_role::sizes>);
+static_assert(host::pv_features_policy<pv_features_role> && host::apic_lookup_policy<apic_lookup_role>);
+static_assert(host::kick_policy<machine<apic_lookup_role, host_kick_role>> && !host::kick_policy<host_kick_role>);
+static_assert(host::directed_yield_policy<machine<apic_lookup_role, directed_yield_role>>);
+static_assert(host::ipi_delivery_policy<machine<apic_lookup_role, ipi_delivery_role>>);
+static_assert(
+    host::clock_pairing_policy<machine<atomics_role, guest_memory_role<abi::kvm_clock_pairing>, clock_pairing_role>>);
+static_assert(host::gpa_range_policy<gpa_range_role> && host::guest_clock_policy<guest_clock_role>);
+static_assert(host::halt_polling_policy<halt_polling_role> && host::pv_eoi_policy<pv_eoi_role>);
+static_assert(host::async_pf_policy<async_pf_role> && host::migration_policy<migration_role>);
 static_assert(host::observer_policy<observer_role<int>, int> && !host::observer_policy<guest_tlb_role, int>);
 
 }  // namespace archetype

@@ -124,3 +124,15 @@ TEST_CASE("hypercall numbers and errors are those of the kernel's header", "[abi
     CHECK(error::not_permitted == -KVM_EPERM);
     CHECK(error::not_supported == -KVM_EOPNOTSUPP);
 }
+
+TEST_CASE("what hypercalls and asynchronous page faults take is as in the kernel's header", "[abi][kvm_hypercall]") {
+    CHECK(abi::kvm_clock_pairing_wall == KVM_CLOCK_PAIRING_WALLCLOCK);
+    CHECK(abi::gpa_attributes::encrypted == KVM_MAP_GPA_RANGE_ENCRYPTED);
+    CHECK((abi::gpa_attributes::page_size & KVM_MAP_GPA_RANGE_PAGE_SZ_2M) == 1);
+    CHECK((abi::gpa_attributes::page_size & KVM_MAP_GPA_RANGE_PAGE_SZ_1G) == 2);
+    CHECK(abi::gpa_attributes::reserved == ~(abi::gpa_attributes::page_size | abi::gpa_attributes::encrypted));
+    CHECK(abi::kvm_msr_enable == KVM_ASYNC_PF_ENABLED);
+    CHECK(abi::async_pf::send_always == KVM_ASYNC_PF_SEND_ALWAYS);
+    CHECK(abi::async_pf::as_vmexit == KVM_ASYNC_PF_DELIVERY_AS_PF_VMEXIT);
+    CHECK(abi::async_pf::as_interrupt == KVM_ASYNC_PF_DELIVERY_AS_INT);
+}

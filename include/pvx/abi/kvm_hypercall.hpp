@@ -23,6 +23,16 @@ inline constexpr uint64_t sched_yield = 11;
 inline constexpr uint64_t map_gpa_range = 12;
 }  // namespace kvm_hypercall
 
+/// a1 of clock_pairing: the host's time of day.
+inline constexpr uint64_t kvm_clock_pairing_wall = 0;
+
+/// a2 of map_gpa_range.
+namespace gpa_attributes {
+inline constexpr uint64_t page_size = 0xf;             ///< Preferred size: 0 is 4 KiB, 1 is 2 MiB, 2 is 1 GiB.
+inline constexpr uint64_t encrypted = 1u << 4;         ///< Else plain text.
+inline constexpr uint64_t reserved = ~uint64_t{0x1f};  ///< Must be zero.
+}  // namespace gpa_attributes
+
 /// APIC ids that one send_ipi can name from a 64-bit caller.
 inline constexpr uint32_t kvm_send_ipi_window = 128;
 

@@ -40,6 +40,31 @@ inline constexpr kvm_msr_row async_pf_ack{0x4b564d07, kvm_feature::async_pf_int,
 inline constexpr kvm_msr_row migration_control{0x4b564d08, kvm_feature::migration_control, 0};
 }  // namespace kvm_msr
 
+/// The MSR of this number; one of number 0 if KVM has none.
+constexpr kvm_msr_row find_kvm_msr(uint32_t index) {
+    switch (index) {
+        case kvm_msr::wall_clock_old.index: return kvm_msr::wall_clock_old;
+        case kvm_msr::system_time_old.index: return kvm_msr::system_time_old;
+        case kvm_msr::wall_clock.index: return kvm_msr::wall_clock;
+        case kvm_msr::system_time.index: return kvm_msr::system_time;
+        case kvm_msr::async_pf_en.index: return kvm_msr::async_pf_en;
+        case kvm_msr::steal_time.index: return kvm_msr::steal_time;
+        case kvm_msr::pv_eoi_en.index: return kvm_msr::pv_eoi_en;
+        case kvm_msr::poll_control.index: return kvm_msr::poll_control;
+        case kvm_msr::async_pf_int.index: return kvm_msr::async_pf_int;
+        case kvm_msr::async_pf_ack.index: return kvm_msr::async_pf_ack;
+        case kvm_msr::migration_control.index: return kvm_msr::migration_control;
+        default: return {};
+    }
+}
+
+/// Bits of async_pf_en beside the address and the enable bit.
+namespace async_pf {
+inline constexpr uint64_t send_always = bit<uint64_t>(1);   ///< Also in ring 0.
+inline constexpr uint64_t as_vmexit = bit<uint64_t>(2);     ///< To the hypervisor in the guest; async_pf_vmexit.
+inline constexpr uint64_t as_interrupt = bit<uint64_t>(3);  ///< "Page ready" is an interrupt; async_pf_int.
+}  // namespace async_pf
+
 /// Bit 0 of every MSR that carries an address: the record is in use.
 inline constexpr uint64_t kvm_msr_enable = bit<uint64_t>(0);
 

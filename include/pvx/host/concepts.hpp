@@ -5,6 +5,7 @@
 /// The roles of an environment: what the host half of pvx needs of a hypervisor or VMM. There is one environment object
 /// per vCPU, held by value; components ask for the roles that they use. The hardware's roles are in arch/concepts.hpp.
 
+#include <pvx/abi/kvm_features.hpp>
 #include <pvx/arch/concepts.hpp>
 
 namespace pvx::inline v0::host {
@@ -28,6 +29,21 @@ concept guest_memory_policy = requires(E const e, guest_phys address) {
     { e.memory_generation() } -> same_as<uint64_t>;  // memory_generation() changes with the memory map
     e.mark_dirty(address);                           // mark_dirty(address): the page was written (dirty logging)
     { e.can_sleep() } -> same_as<bool>;              // can_sleep(): the caller may wait, so map() may too
+};
+
+/// An object of this size and alignment is aligned there and lies in one page, so that it may be mapped.
+template <class T>
+constexpr bool may_map(guest_phys address) {
+    constexpr uint64_t page = 4096;
+    return is_aligned<uint64_t>(address.value, alignof(T)) && address.value % page <= page - sizeof(T);
+}
+
+/// What the guest is offered.
+/// Axiom: the features leaf of its CPUID, as kvm_features_offered() makes it. A VMM that offers the same to every guest
+/// answers with a constant, and what is not in it has no code.
+template <class E>
+concept pv_features_policy = requires(E const e) {
+    { e.pv_features() } -> same_as<uint32_t>;  // pv_features() is bits of abi::kvm_feature
 };
 
 /// How long the vCPU's thread wanted to run and did not.
@@ -90,6 +106,14 @@ enum class [[nodiscard]] msr_outcome : uint8_t{
     done,      ///< Done.
     fault,     ///< The guest gets a general-protection fault.
     not_ours,  ///< Another MSR: ask the next.
+};
+
+/// What a read of one comes to.
+struct [[nodiscard]] msr_read {
+    msr_outcome outcome{};
+    uint64_t value{};
+
+    friend constexpr bool operator==(msr_read const&, msr_read const&) = default;
 };
 
 }  // namespace pvx::inline v0::host

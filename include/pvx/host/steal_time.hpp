@@ -91,6 +91,12 @@ public:
     /// The value for a read of the MSR.
     constexpr uint64_t msr() const { return msr_; }
 
+    /// The guest reads MSR `index`.
+    constexpr msr_read read_msr(uint32_t index) const {
+        if (index != abi::kvm_msr::steal_time.index) return {msr_outcome::not_ours, 0};
+        return {msr_outcome::done, msr_};
+    }
+
     /// INIT or RESET of the vCPU: the guest's registration is gone, and nothing is written any more.
     void reset() {
         begin();
