@@ -104,6 +104,42 @@ enum class defect {
     standard_size_type,
     compacted_size,
     compacted_size_type,
+
+    pv_features,
+    pv_features_type,
+    apic_map,
+    apic_map_bool,
+    apic_map_vcpu,
+    apic_map_vcpu_type,
+    apic_map_limit,
+    apic_map_limit_type,
+    host_clamp_index,
+    host_clamp_index_type,
+    host_kick,
+    host_self,
+    host_self_type,
+    yield_to,
+    deliver,
+    deliver_type,
+    pair_clocks,
+    pair_clocks_type,
+    map_gpa_range,
+    map_gpa_range_type,
+    read_clock,
+    read_clock_type,
+    wall_clock_at_zero,
+    wall_clock_at_zero_type,
+    set_halt_polling,
+    set_pv_eoi,
+    set_pv_eoi_type,
+    has_local_apic,
+    has_local_apic_type,
+    set_async_pf,
+    set_async_pf_type,
+    acknowledge_async_pf,
+    memory_encrypted,
+    memory_encrypted_type,
+    set_migration_ready,
 };
 
 /// Convertible to everything, and so the kind of result that a check by conversion would let pass.
@@ -209,6 +245,14 @@ struct xstate_sizes {
         requires(D != defect::compacted_size);
 };
 
+/// A look at a map of which as much is wrong.
+template <defect D>
+struct apic_guard {
+    explicit operator bool() const requires(D != defect::apic_map_bool);
+    result<D, defect::apic_map_vcpu_type, pvx::cpu_index> vcpu(pvx::apic_id) const requires(D != defect::apic_map_vcpu);
+    result<D, defect::apic_map_limit_type, uint32_t> limit() const requires(D != defect::apic_map_limit);
+};
+
 /// An environment with every role there is, less one requirement.
 template <defect D>
 struct environment : cell_member<D> {
@@ -240,4 +284,30 @@ struct environment : cell_member<D> {
     result<D, defect::read_cpuid_inputs_type, pvx::host::cpuid_inputs> read_cpuid_inputs() const
         requires(D != defect::read_cpuid_inputs);
     result<D, defect::xstate_sizes_type, ::xstate_sizes<D>> xstate_sizes() const requires(D != defect::xstate_sizes);
+
+    result<D, defect::pv_features_type, uint32_t> pv_features() const requires(D != defect::pv_features);
+    apic_guard<D> apic_map() const requires(D != defect::apic_map);
+    result<D, defect::host_clamp_index_type, uint32_t> clamp_index(uint32_t, uint32_t) const
+        requires(D != defect::host_clamp_index);
+    void kick(pvx::cpu_index) const requires(D != defect::host_kick);
+    result<D, defect::host_self_type, pvx::cpu_index> self() const requires(D != defect::host_self);
+    void yield_to(pvx::cpu_index) const requires(D != defect::yield_to);
+    result<D, defect::deliver_type, bool> deliver(pvx::cpu_index, pvx::host::apic_ipi) const
+        requires(D != defect::deliver);
+    result<D, defect::pair_clocks_type, bool> pair_clocks(pvx::host::clock_pair&) const
+        requires(D != defect::pair_clocks);
+    result<D, defect::map_gpa_range_type, int64_t> map_gpa_range(pvx::host::gpa_range const&) const
+        requires(D != defect::map_gpa_range);
+    result<D, defect::read_clock_type, pvx::host::clock_reading> read_clock() const requires(D != defect::read_clock);
+    result<D, defect::wall_clock_at_zero_type, pvx::nanoseconds> wall_clock_at_zero() const
+        requires(D != defect::wall_clock_at_zero);
+    void set_halt_polling(bool) const requires(D != defect::set_halt_polling);
+    result<D, defect::set_pv_eoi_type, bool> set_pv_eoi(pvx::guest_phys, bool) const requires(D != defect::set_pv_eoi);
+    result<D, defect::has_local_apic_type, bool> has_local_apic() const requires(D != defect::has_local_apic);
+    result<D, defect::set_async_pf_type, bool> set_async_pf(pvx::host::async_pf_setting const&) const
+        requires(D != defect::set_async_pf);
+    void acknowledge_async_pf() const requires(D != defect::acknowledge_async_pf);
+    result<D, defect::memory_encrypted_type, bool> memory_encrypted() const requires(D != defect::memory_encrypted);
+    void set_migration_ready(bool) const requires(D != defect::set_migration_ready);
+    void event(pvx::host::exit_event) const requires(D != defect::event);
 };

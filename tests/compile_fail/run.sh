@@ -53,11 +53,14 @@ must_fail() {
 misused() {
     local parameters="guest::x2apic<subject> x2apic, guest::steal_time<subject> steal,
         guest::kvm_clock<subject>& clock, guest::tlb_flush<subject> flush, guest::deferred_flush<subject> deferred,
-        host::steal_time<subject_host>& host_steal, host::runtime_cpuid<subject_host>& host_cpuid, guest::flush_request request, subject machine,
+        host::steal_time<subject_host>& host_steal, host::runtime_cpuid<subject_host>& host_cpuid,
+        host::hypercalls<subject_host>& host_calls, host::msrs<subject_host>& host_msrs,
+        host::kvm_clock<subject_host>& host_clock, guest::flush_request request, subject machine,
         builtin_atomics atomics, uint32_t& word, unsigned long& mask, abi::apic_command command"
     printf '%s\n' "using namespace pvx;" "inline void user($parameters) {" \
         "    (void)x2apic, (void)steal, (void)clock, (void)machine, (void)atomics, (void)mask, (void)command;" \
         "    (void)flush, (void)deferred, (void)host_steal, (void)host_cpuid, (void)request;" \
+        "    (void)host_calls, (void)host_msrs, (void)host_clock;" \
         "    auto const w = atomics.ref(word);" "    (void)w;" "$1" "}"
 }
 
