@@ -62,7 +62,7 @@ struct vcpu {
 
 /// The same by wide arithmetic.
 clock_rate by_division(uint64_t hz) {
-    using wide = unsigned __int128;
+    __extension__ typedef unsigned __int128 wide;
     for (int shift = 30; shift > -40; --shift) {
         wide const mul = (wide{1000000000} << 72) / (wide{hz} << (40 + shift));
         if (mul >= uint64_t{1} << 31 && mul < uint64_t{1} << 32)
@@ -254,7 +254,7 @@ TEST_CASE("A change of the clock is written at the next entry, with the new rate
 }
 
 TEST_CASE("A record of four-byte alignment is written, one across a page or not aligned is not", "[host][clock]") {
-    for (uint64_t address : {0x1004, 0x1fe0, 0x1fdc}) {
+    for (uint64_t address : {0x1004u, 0x1fe0u, 0x1fdcu}) {
         CAPTURE(address);
         vcpu v;
         alignas(8) unsigned char memory[36] = {};
@@ -265,7 +265,7 @@ TEST_CASE("A record of four-byte alignment is written, one across a page or not 
         std::memcpy(&tsc, memory + 12, 8);
         CHECK(tsc == 0x1122334455667788);
     }
-    for (uint64_t address : {0x1002, 0x1fe4, 0x1ffc}) {
+    for (uint64_t address : {0x1002u, 0x1fe4u, 0x1ffcu}) {
         CAPTURE(address);
         vcpu v;
         v.registers(address | 1);
@@ -377,7 +377,7 @@ TEST_CASE("A wall clock at 0, misaligned, across a page or nowhere is not writte
     vcpu v;
     abi::pvclock_wall_clock out{};
     v.plan.host.memory[0] = &out;
-    for (uint64_t address : {0x0, 0x3001, 0x3002, 0x3ff8, 0x3ffc}) {
+    for (uint64_t address : {0x0u, 0x3001u, 0x3002u, 0x3ff8u, 0x3ffcu}) {
         v.registers(address, wall_clock);
         CHECK(v.plan.host.maps == 0);
     }

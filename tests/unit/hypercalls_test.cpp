@@ -439,7 +439,7 @@ TEST_CASE("What stands in the ICR's destination is ignored", "[host][hypercalls]
 TEST_CASE("A pair of clocks is written whole, with zeros where nothing is said", "[host][hypercalls]") {
     caller vcpu;
     abi::kvm_clock_pairing out;
-    for (uint64_t address : {0x1000, 0x1fc0, 0x1008}) {
+    for (uint64_t address : {0x1000u, 0x1fc0u, 0x1008u}) {
         std::memset(static_cast<void*>(&out), 0xff, sizeof out);
         vcpu.plan.memory.memory = {{address, &out}};
         vcpu.plan.memory.log.clear();
@@ -468,7 +468,7 @@ TEST_CASE("Another clock, or a host whose time does not go by the TSC, is not su
 
 TEST_CASE("A pair of clocks that cannot be written is a fault", "[host][hypercalls]") {
     caller vcpu;
-    for (uint64_t address : {0x1001, 0x1004, 0x1fc8, 0x1ff8}) {
+    for (uint64_t address : {0x1001u, 0x1004u, 0x1fc8u, 0x1ff8u}) {
         CAPTURE(address);
         CHECK(vcpu.pair(address) == done(error::fault));
         CHECK(vcpu.plan.memory.maps == 0);  // misaligned, or across a page

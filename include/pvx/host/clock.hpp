@@ -25,14 +25,14 @@ struct clock_rate {
     friend constexpr bool operator==(clock_rate, clock_rate) = default;
 };
 
-/// The rate for a TSC of `hz` ticks a second: the exact fraction, cut to its first 32 significant bits. Not rounded, so
-/// that a guest which makes kHz of it again, and cuts too, gets back what it was made of. No rate, which guests take
-/// for "not filled in", for 0. No division, so that no 32-bit host needs a library for it.
-constexpr clock_rate make_clock_rate(uint64_t hz) {
-    if (hz == 0) return {};
+/// The rate for a TSC of `per_second` ticks a second: the exact fraction, cut to its first 32 significant bits. Not
+/// rounded, so that a guest which makes kHz of it again, and cuts too, gets back what it was made of. No rate, which
+/// guests take for "not filled in", for 0. No division, so that no 32-bit host needs a library for it.
+constexpr clock_rate make_clock_rate(uint64_t per_second) {
+    if (per_second == 0) return {};
     // left/right is nanoseconds a tick, brought to 1/2 or more and below 1. Compared so that nothing is doubled too
     // far.
-    uint64_t left = 1000000000, right = hz;
+    uint64_t left = 1000000000, right = per_second;
     int shift = 0;
     for (; left >= right; ++shift) right *= 2;
     for (; left < right - left; --shift) left *= 2;
