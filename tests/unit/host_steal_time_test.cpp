@@ -112,8 +112,11 @@ TEST_CASE("A write to the steal-time MSR with any reserved bit faults and change
 TEST_CASE("Another MSR is somebody else's", "[host][steal_time]") {
     vcpu v(true);
     v.registers(first_page | 1);
-    for (uint32_t index : {0u, 0x11u, 0x4b564d02u, 0x4b564d04u, 0xffffffffu})
+    for (uint32_t index : {0u, 0x11u, 0x4b564d02u, 0x4b564d04u, 0xffffffffu}) {
         CHECK(v.steal.write_msr(index, ~uint64_t{0}) == msr_outcome::not_ours);
+        CHECK(v.steal.read_msr(index) == msr_read{msr_outcome::not_ours, 0});
+    }
+    CHECK(v.steal.read_msr(steal_msr) == msr_read{msr_outcome::done, first_page | 1});
     CHECK(v.steal.msr() == (first_page | 1));
 }
 

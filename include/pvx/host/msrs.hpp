@@ -185,10 +185,10 @@ public:
         if (!valid) return status::bad_argument;
         init();
         bool all = true;
-        if constexpr (has_polling) all = write_poll_control(state.poll_control) == msr_outcome::done;
+        if constexpr (has_polling) (void)write_poll_control(state.poll_control);
         if constexpr (has_migration) (void)write_migration_control(state.migration_control);
         if constexpr (has_eoi)
-            all = (state.pv_eoi_en == 0 || write_pv_eoi(state.pv_eoi_en) == msr_outcome::done) && all;
+            if (state.pv_eoi_en != 0) all = write_pv_eoi(state.pv_eoi_en) == msr_outcome::done;
         if constexpr (has_async_pf) {
             values_.async_pf_int = state.async_pf_int;
             if (state.async_pf_en != 0)
