@@ -49,6 +49,8 @@ set(pvx_headers
     include/pvx/guest/detail/wait_table.hpp
     include/pvx/host/access_rights.hpp
     include/pvx/host/apic_icr.hpp
+    include/pvx/host/apic_identity.hpp
+    include/pvx/host/apic_map.hpp
     include/pvx/host/apic_restore.hpp
     include/pvx/host/apic_state.hpp
     include/pvx/host/apic_words.hpp
@@ -64,6 +66,7 @@ set(pvx_headers
     include/pvx/host/kvm_leaves.hpp
     include/pvx/host/msrs.hpp
     include/pvx/host/runtime_cpuid.hpp
+    include/pvx/host/snapshot.hpp
     include/pvx/host/steal_time.hpp
     include/pvx/host/xstate_check.hpp
     include/pvx/host/xstate_layout.hpp

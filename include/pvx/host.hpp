@@ -6,6 +6,8 @@
 
 #include <pvx/host/access_rights.hpp>
 #include <pvx/host/apic_icr.hpp>
+#include <pvx/host/apic_identity.hpp>
+#include <pvx/host/apic_map.hpp>
 #include <pvx/host/apic_restore.hpp>
 #include <pvx/host/apic_state.hpp>
 #include <pvx/host/apic_words.hpp>
@@ -21,6 +23,7 @@
 #include <pvx/host/kvm_leaves.hpp>
 #include <pvx/host/msrs.hpp>
 #include <pvx/host/runtime_cpuid.hpp>
+#include <pvx/host/snapshot.hpp>
 #include <pvx/host/steal_time.hpp>
 #include <pvx/host/xstate_check.hpp>
 #include <pvx/host/xstate_layout.hpp>

@@ -38,6 +38,12 @@ constexpr apic_id apic_id_in(uint32_t id_register, apic_mode mode) {
 /// the low 20 bits count. [sdm3a 11.12.10.2]
 constexpr uint32_t x2apic_ldr(apic_id id) { return (id.value >> 4) << 16 | bit<uint32_t>(id.value & 15); }
 
+/// Destination format register of an xAPIC after RESET and INIT: flat. [sdm3a 11.6.2.2]
+inline constexpr uint32_t dfr_reset = 0xffffffff;
+/// DFR: the two models that bits 31:28 can have.
+inline constexpr uint32_t dfr_flat = 15;
+inline constexpr uint32_t dfr_cluster = 0;
+
 /// SVR after RESET and INIT: software-disabled. [sdm3a 11.4.7.1]
 inline constexpr uint32_t svr_reset = 0xff;
 /// SVR: an EOI is not broadcast to the I/O APICs. Reserved unless the version register offers it. [sdm3a 11.8.5]
