@@ -232,7 +232,8 @@ public:
         entry* table_;
     };
 
-    guard read_guard() const { return guard(*this); }
+    guard read_guard() const& { return guard(*this); }
+    guard read_guard() const&& = delete;  // it would outlive the map
 
 private:
     // Beside the address in the published word, which is of 32-bit words.
