@@ -83,7 +83,7 @@ public:
         uint64_t found = published.load(order::relaxed);
         if ((found & (dirty | updating)) != dirty) return table_at(found) != nullptr;
         // order: seq_cst: acquire [map-mark] identities before the mark; pairs with mark(). Acquire [map-hand-on] what
-        // whoever built last left behind; pairs with the CAS and the exchange below. And the change of the published
+        // whoever built last left behind; pairs with the CAS and the one in give_up(). And the change of the published
         // word in [snap-reuse].
         if (!published.compare_exchange(found, updating, order::seq_cst, order::relaxed)) return false;
         if (entry* const old = table_at(found & ~dirty); old != nullptr) snapshots_.retire(old);
@@ -101,9 +101,7 @@ public:
             }
             snapshots_.retire(table);
         }
-        // order: release [map-hand-on] what is lent; pairs with the CAS above. An exchange, for a store would cut off
-        // the marks that were made meanwhile from whoever builds next.
-        (void)published.exchange(dirty, order::release);
+        give_up();
         return false;
     }
 
@@ -250,6 +248,12 @@ private:
     entry* storage() const {
         bool const legal = limit_ != 0 && limit_ <= apic_map_max_limit;
         return legal ? snapshots_.storage(apic_map_words(limit_)) : nullptr;
+    }
+
+    void give_up() const {
+        // order: release [map-hand-on] what is lent; pairs with update(). An exchange, for a store would cut off the
+        // marks that were made meanwhile from whoever builds next.
+        (void)environment_.ref(words_[0]).exchange(dirty, order::release);
     }
 
     void mark() const {
