@@ -100,6 +100,11 @@ enum class defect {
     read_cpuid_inputs_type,
     xstate_sizes,
     xstate_sizes_type,
+    guard_word,
+    guard_word_type,
+    storage,
+    storage_type,
+    retire,
     standard_size,
     standard_size_type,
     compacted_size,
@@ -245,12 +250,20 @@ struct xstate_sizes {
         requires(D != defect::compacted_size);
 };
 
-/// A look at a map of which as much is wrong.
-template <defect D>
-struct apic_guard {
+        result<D, defect::guard_word_type, uint64_t> word() const requires(D != defect::guard_word);
     explicit operator bool() const requires(D != defect::apic_map_bool);
-    result<D, defect::apic_map_vcpu_type, pvx::cpu_index> vcpu(pvx::apic_id) const requires(D != defect::apic_map_vcpu);
     result<D, defect::apic_map_limit_type, uint32_t> limit() const requires(D != defect::apic_map_limit);
+    result<D, defect::apic_map_vcpu_type, pvx::cpu_index> vcpu(pvx::apic_id) const requires(D != defect::apic_map_vcpu);
+    result<D, defect::read_guard_type, guard, void> read_guard(uint64_t&) const requires(D != defect::read_guard);
+    result<D, defect::storage_type, uint32_t*> storage(uint32_t) const requires(D != defect::storage);
+    struct guard {
+    void retire(uint32_t*) const requires(D != defect::retire);
+    };
+/// A look at a map of which as much is wrong.
+/// A way to replace snapshots of which as much is wrong.
+struct apic_guard {
+struct snapshots {
+template <defect D>
 };
 
 /// An environment with every role there is, less one requirement.
@@ -259,6 +272,8 @@ struct environment : cell_member<D> {
     template <class T>
     result<D, defect::ref_type, reference<D, T>> ref(T&) const requires(D != defect::ref);
     void fence(pvx::fence_order auto) const requires(D != defect::fence);
+    result<D, defect::clamp_index_type, uint32_t> clamp_index(uint32_t, uint32_t) const
+        requires(D != defect::clamp_index);
 
     result<D, defect::read_guard_type, int, void> read_guard() const requires(D != defect::read_guard);
     template <class T>

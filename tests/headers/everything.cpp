@@ -43,10 +43,13 @@ template struct pvx::guest::static_lock_storage<machines::lock, 2>;
 template class pvx::host::apic_state<pvx::host::apic_presence::varies>;
 template class pvx::host::apic_state<pvx::host::apic_presence::always>;
 template class pvx::host::apic_words<machines::apic_words>;
+template class pvx::host::apic_map<machines::apic_map, archetype::snapshots_role>;
+template class pvx::host::apic_map<machines::apic_map>;
 template class pvx::host::exit_stats<machines::exit_stats>;
 template class pvx::host::hypercalls<machines::all_hypercalls>;
 template class pvx::host::kvm_clock<machines::host_clock>;
 template class pvx::host::msrs<machines::all_msrs>;
+template class pvx::host::two_buffers<machines::apic_map>;
 template class pvx::host::vcpu_halt<machines::halt>;
 template class pvx::host::vcpu_signals<machines::kicker>;
 template struct pvx::host::halt_words<archetype::cell<uint32_t>>;
@@ -199,6 +202,22 @@ uint32_t apic(pvx::host::apic_words<machines::apic_words> const& words, uint32_t
     words.for_each(pvx::host::apic_word::usable, [&](pvx::cpu_index vcpu) { found += vcpu.value; });
     found += has(pvx::host::apic_state<>().init(), pvx::host::apic_change::map);
     return found + pvx::host::check_restore(msrs, count).position;
+}
+
+template <class Map>
+uint32_t apic_look_up(Map const& map, pvx::host::apic_ipi const& ipi, uint32_t number) {
+    auto const guard = map.read_guard();
+    uint32_t found = guard ? guard.vcpu(pvx::apic_id{number}).value : guard.limit();
+    guard.for_each(ipi, pvx::cpu_index{number}, [&](pvx::cpu_index vcpu) { found += vcpu.value; });
+    return found;
+}
+
+uint32_t apic_maps(pvx::host::apic_map<machines::apic_map> const& own,
+                   pvx::host::apic_map<machines::apic_map, archetype::snapshots_role> const& vmm,
+                   pvx::host::apic_state<> const& apic, pvx::host::apic_ipi const& ipi, uint32_t number) {
+    auto const who = pvx::host::make_apic_identity(apic, number, pvx::abi::dfr_reset);
+    own.publish(pvx::cpu_index{number}, who);
+    return apic_look_up(own, ipi, number) + apic_look_up(vmm, ipi, number) + own.update();
 }
 
 pvx::host::icr_write apic_command(pvx::abi::apic_mode mode, uint64_t icr, uint64_t value) {

@@ -34,7 +34,7 @@ struct shape {
     bool both = false;    ///< vCPU 2 changes as well.
     bool reads = true;    ///< The third thread looks up; else it rebuilds.
     bool scarce = false;  ///< The first to ask for storage gets none.
-    bool goes = false;    ///< vCPU 1 goes away again, so that two tables are made.
+    bool twice = false;   ///< vCPU 2 changes once more, so that both buffers come round.
     unsigned looks = 1;
 };
 shape now{};
@@ -148,7 +148,7 @@ struct model_snapshots {
     host::two_buffers<model_environment> real;
 
     struct guard {
-        host::two_buffers<model_environment>::guard held;
+        host::two_buffers<model_environment>::reader held;
         uint64_t word() const { return held.word(); }
     };
     guard read_guard(model_cell<uint64_t>& published) const { return {real.read_guard(published)}; }
@@ -208,7 +208,7 @@ struct world {
         map->publish(cpu_index{vcpu}, apic(vcpu, true));
         told[vcpu].store(1, rl::mo_release, place{}.info());
         map->update();
-        if (!now.goes || vcpu != 2) return;
+        if (!now.twice || vcpu != 2) return;
         // Something else about it changes, and it stays findable.
         map->publish(cpu_index{vcpu}, host::make_apic_identity(apic_id{vcpu}, abi::apic_mode::xapic, 7));
         map->update();
@@ -217,7 +217,7 @@ struct world {
     void look() {
         uint32_t known[vcpus] = {1};
         for (uint32_t i = 1; i < vcpus; ++i) known[i] = told[i].load(rl::mo_acquire, place{}.info());
-        map_type::guard const guard(map->read_guard());
+        map_type::reader const guard(map->read_guard());
         by_table += static_cast<bool>(guard);
         by_scan += !guard;
         for (uint32_t i = 0; i < vcpus; ++i) {
@@ -230,7 +230,7 @@ struct world {
 
     /// When all is done.
     void after() {
-        map_type::guard const guard(map->read_guard());
+        map_type::reader const guard(map->read_guard());
         require(guard.vcpu(apic_id{0}) == cpu_index{0} && guard.vcpu(apic_id{1}) == cpu_index{1},
                 "in the end vCPU 0 and 1 are found");
         require(!now.both || guard.vcpu(apic_id{2}) == cpu_index{2}, "in the end vCPU 2 is found");
@@ -303,7 +303,7 @@ int main(int argc, char** argv) {
     passes(m, "map: one vCPU changes, a reader looks", {}, {3, 5});
     passes(m, "map: one vCPU changes, a reader looks twice", {.looks = 2});
     passes(m, "map: two vCPUs change, a reader looks", {.both = true});
-    passes(m, "map: two vCPUs change, one twice", {.both = true, .goes = true}, {2, 2});
+    passes(m, "map: two vCPUs change, one twice", {.both = true, .twice = true}, {2, 2});
     passes(m, "map: two vCPUs change, a third rebuilds", {.both = true, .reads = false}, {3, 3});
     passes(m, "map: no storage at first, a third rebuilds", {.both = true, .reads = false, .scarce = true}, {3, 3});
 
@@ -323,18 +323,19 @@ int main(int argc, char** argv) {
                                                                   two);
     // [map-table]
     caught<weaken<rmw, order::release, order::relaxed, "update">>(m, "map [map-table]: published relaxed", one, race);
-    caught<weaken<load, order::seq_cst, order::relaxed, "guard">>(m, "map [map-table]: second look relaxed", one, race);
+    caught<weaken<load, order::seq_cst, order::relaxed, "reader">>(m, "map [map-table]: second look relaxed", one,
+                                                                   race);
     // [map-hand-on]
     caught<weaken<rmw, order::release, order::relaxed, "give_up">>(m, "map [map-hand-on]: given up relaxed", late);
     // [snap-reuse]
-    caught<weaken<rmw, order::seq_cst, order::acq_rel, "guard">>(m, "map [snap-reuse]: counted acq_rel", one, race);
-    caught<weaken<load, order::seq_cst, order::acquire, "guard">>(m, "map [snap-reuse]: second look acquire", one,
-                                                                  race);
+    caught<weaken<rmw, order::seq_cst, order::acq_rel, "reader">>(m, "map [snap-reuse]: counted acq_rel", one, race);
+    caught<weaken<load, order::seq_cst, order::acquire, "reader">>(m, "map [snap-reuse]: second look acquire", one,
+                                                                   race);
     caught<weaken<rmw, order::seq_cst, order::acq_rel, "update">>(m, "map [snap-reuse]: taken acq_rel", one, race);
     caught<weaken<load, order::seq_cst, order::acquire, "storage">>(m, "map [snap-reuse]: count read acquire", one,
                                                                     race);
     // [snap-left]
-    caught<weaken<rmw, order::release, order::relaxed, "~guard">>(m, "map [snap-left]: left relaxed", one, race);
+    caught<weaken<rmw, order::release, order::relaxed, "~reader">>(m, "map [snap-left]: left relaxed", one, race);
     caught<weaken<load, order::seq_cst, order::relaxed, "storage">>(m, "map [snap-left]: count read relaxed", one,
                                                                     race);
 

@@ -13,6 +13,7 @@
 #include <pvx/host/concepts.hpp>
 #include <pvx/host/hypercalls.hpp>
 #include <pvx/host/msrs.hpp>
+#include <pvx/host/snapshot.hpp>
 
 namespace archetype {
 
@@ -250,6 +251,25 @@ struct guest_memory_role {
     PVX_ENTRY_INLINE bool can_sleep() const { return read_outside() != 0; }
 };
 
+/// Snapshots of a VMM that has RCU: of any cell.
+struct snapshots_role {
+    struct guard {
+        uint64_t seen;
+        PVX_ENTRY_INLINE uint64_t word() const { return seen; }
+    };
+    template <class Cell>
+    PVX_ENTRY_INLINE guard read_guard(Cell& published) const {
+        return {reinterpret_cast<uintptr_t>(&published) * read_outside()};
+    }
+    PVX_ENTRY_INLINE cell<uint32_t>* storage(uint32_t words) const {
+        return words < read_outside() ? &the_record<cell<uint32_t>> : nullptr;
+    }
+    template <class Cell>
+    PVX_ENTRY_INLINE void retire(Cell* old) const {
+        write_outside(reinterpret_cast<uintptr_t>(old));
+    }
+};
+
 struct run_clock_role {
     PVX_ENTRY_INLINE nanoseconds run_delay() const { return nanoseconds{read_outside()}; }
 };
@@ -407,6 +427,7 @@ static_assert(!guest::deferral_policy<machine<atomics_role, local_flush_role, de
 static_assert(guest::wait_policy<machine<atomics_role, wait_role>>);
 static_assert(host::guest_memory_policy<guest_memory_role<int>, int> &&
               !host::guest_memory_policy<guest_memory_role<int>, long>);
+static_assert(host::snapshot_policy<snapshots_role, atomics_role>);
 static_assert(host::run_clock_policy<run_clock_role> && host::guest_tlb_policy<guest_tlb_role>);
 static_assert(host::vcpu_wake_policy<vcpu_wake_role> && host::wake_event_policy<wake_event_role>);
 static_assert(host::guest_cr0_policy<guest_cr0_role> && host::mmu_policy<mmu_role>);

@@ -753,7 +753,7 @@ TEST_CASE("Changes that keep coming cost look-ups their table, and no thread its
 TEST_CASE("A table that is read stays as it is, and with both read there is none until one is let go",
           "[host][apic_map]") {
     machine vm({x2apic(0), xapic(1, 1), x2apic(2)});
-    using guard = map_type::guard;
+    using guard = map_type::reader;
     auto first = std::unique_ptr<guard>(new guard(vm.map().read_guard()));
     vm.change(1, x2apic(1));
     CHECK(vm.map().update());

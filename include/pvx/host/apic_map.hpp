@@ -106,10 +106,10 @@ public:
     }
 
     /// Looks up. What it finds is as of when it was taken, or later. Short: it holds off the reuse of storage.
-    class guard {
+    class reader {
     public:
-        guard(guard const&) = delete;
-        guard& operator=(guard const&) = delete;
+        reader(reader const&) = delete;
+        reader& operator=(reader const&) = delete;
 
         /// Look-ups take constant time. If not, they answer nevertheless. (KVM then refuses to send many IPIs at once;
         /// Linux guests lose what is refused.)
@@ -153,7 +153,7 @@ public:
 
     private:
         friend class apic_map;
-        explicit guard(apic_map const& of)
+        explicit reader(apic_map const& of)
             : of_(of),
               held_(of.snapshots_.read_guard(of.words_[0])),
               // order: acquire [map-table] in read_guard(); pairs with update()
@@ -230,8 +230,8 @@ public:
         entry* table_;
     };
 
-    guard read_guard() const& { return guard(*this); }
-    guard read_guard() const&& = delete;  // it would outlive the map
+    reader read_guard() const& { return reader(*this); }
+    reader read_guard() const&& = delete;  // it would outlive the map
 
 private:
     // Beside the address in the published word, which is of 32-bit words.

@@ -48,11 +48,11 @@ public:
     constexpr two_buffers(Environment environment, cell* words, uint32_t each)
         : environment_(environment), words_(words), each_(words == nullptr ? 0 : each) {}
 
-    class guard {
+    class reader {
     public:
-        guard(guard const&) = delete;
-        guard& operator=(guard const&) = delete;
-        ~guard() {
+        reader(reader const&) = delete;
+        reader& operator=(reader const&) = delete;
+        ~reader() {
             if (word_ == 0) return;
             // order: release [snap-left] what was read, before the storage is given again; pairs with storage()
             (void)environment_.ref(*readers_).fetch_add(~uint32_t{0}, order::release);
@@ -61,7 +61,7 @@ public:
 
     private:
         friend class two_buffers;
-        guard(two_buffers const& of, published_cell& published) : environment_(of.environment_) {
+        reader(two_buffers const& of, published_cell& published) : environment_(of.environment_) {
             // Relaxed: a first look, to know which count.
             uint64_t const seen = environment_.ref(published).load(order::relaxed);
             if (of.each_ == 0 || (seen != of.address(0) && seen != of.address(1))) return;
@@ -83,7 +83,7 @@ public:
         uint64_t word_{};
     };
 
-    guard read_guard(published_cell& published) const { return guard(*this, published); }
+    reader read_guard(published_cell& published) const { return reader(*this, published); }
 
     cell* storage(uint32_t words) const {
         if (words > each_) return nullptr;
