@@ -71,4 +71,5 @@ set(pvx_headers
     include/pvx/host/xstate_check.hpp
     include/pvx/host/xstate_layout.hpp
     include/pvx/host/xstate_rules.hpp
+    include/pvx/host/detail/apic_table.hpp
 )

@@ -18,20 +18,13 @@
 /// id or bit scan, and find all. (KVM gives up the whole map, or all of its logical part.) Ids from 256 on look like
 /// smaller ones while their vCPU is an xAPIC, so a guest can do this at will.
 
-#include <pvx/host/apic_identity.hpp>
+#include <pvx/host/detail/apic_table.hpp>
 #include <pvx/host/snapshot.hpp>
 
 namespace pvx::inline v0::host {
 
 /// Answer of a look-up that finds nobody; as the sender of a command, one that is no vCPU.
 inline constexpr cpu_index no_vcpu{0xffffffff};
-/// The largest limit of a map: beyond, ids have the same logical destination as smaller ones. [sdm3a 11.12.10.2]
-inline constexpr uint32_t apic_map_max_limit = 1 << 20;
-
-/// Size of a table for ids below `limit`, in words: the ids, 8 bits of the flat model, 16 clusters of 4, and one that
-/// says whether there are any in those. \pre limit is not above apic_map_max_limit
-constexpr uint32_t apic_map_words(uint32_t limit) { return limit + 8 + 16 * 4 + 1; }
-
 template <class Environment, class Snapshots = two_buffers<Environment>>
     requires atomics_policy<Environment> && index_policy<Environment> && snapshot_policy<Snapshots, Environment>
 class apic_map {
@@ -113,7 +106,7 @@ public:
 
         /// Look-ups take constant time. If not, they answer nevertheless. (KVM then refuses to send many IPIs at once;
         /// Linux guests lose what is refused.)
-        explicit operator bool() const { return table_ != nullptr; }
+        explicit operator bool() const { return table_.exists(); }
         /// One more than the largest id there can be.
         uint32_t limit() const { return of_.limit_; }
 
@@ -121,9 +114,10 @@ public:
         /// software-disabled.
         cpu_index vcpu(apic_id id) const {
             if (id.value >= of_.limit_) return no_vcpu;
-            if (table_ != nullptr) {
-                uint32_t const found = at(id.value, of_.limit_);
-                if (found != several) return found != none && of_.is(found - 1, id) ? cpu_index{found - 1} : no_vcpu;
+            if (table_.exists()) {
+                auto const found = table_.with_id(id.value);
+                if (found.empty()) return no_vcpu;
+                if (!found.is_several()) return of_.is(found.vcpu(), id) ? cpu_index{found.vcpu()} : no_vcpu;
             }
             for (uint32_t i = 0; i < of_.vcpus_; ++i)
                 if (of_.is(i, id)) return cpu_index{i};
@@ -140,9 +134,7 @@ public:
                 if (sender.value < of_.vcpus_ && of_.identity(sender.value).accepts(ipi.delivery)) use(sender);
                 return;
             }
-            if (ipi.shorthand == none && table_ != nullptr) {
-                if (ipi.logical ? logical(ipi, use) : physical(ipi, use)) return;
-            }
+            if (ipi.shorthand == none && table_.exists() && by_table(ipi, use)) return;
             for (uint32_t i = 0; i < of_.vcpus_; ++i) {
                 apic_identity const candidate = of_.identity(i);
                 bool const meant =
@@ -157,77 +149,28 @@ public:
             : of_(of),
               held_(of.snapshots_.read_guard(of.words_[0])),
               // order: acquire [map-table] in read_guard(); pairs with update()
-              table_(table_at(held_.word())) {}
-
-        /// The word of the table at an index that a guest chose. \pre index < bound
-        uint32_t at(uint32_t index, uint32_t bound) const {
-            uint32_t const safe = of_.environment_.clamp_index(index, bound);
-            // Relaxed, here and below: the guard has acquired the table, and nobody writes to it.
-            return of_.environment_.ref(table_[safe]).load(order::relaxed);
-        }
+              table_(of.environment_, table_at(held_.word()), of.limit_) {}
 
         /// False: scan.
         template <class Use>
-        bool physical(apic_ipi const& ipi, Use& use) const {
-            uint32_t const id = ipi.destination.value;
-            if (id >= of_.limit_) return true;
-            uint32_t const found = at(id, of_.limit_);
-            if (found == several) return false;
-            if (found != none)
-                try_one(
-                    found, ipi, [](apic_identity) { return true; }, use);
-            return true;
-        }
-
-        template <class Use>
-        bool logical(apic_ipi const& ipi, Use& use) const {
-            uint32_t const to = ipi.destination.value;
-            uint32_t const flat = of_.limit_, clusters = flat + 8, any_cluster = clusters + 64;
-            uint32_t const narrow = to <= 0xff ? to : 0;
-            if (to == 0xff && at(any_cluster, any_cluster + 1) != 0) return false;
-            // Its members in three places: a vCPU is only in that of its own mode, and found there once.
-            place const places[] = {{flat, narrow, clusters},
-                                    {clusters + (narrow >> 4) * 4, narrow & 0xf, any_cluster},
-                                    {(to >> 16) * 16, to & 0xffff, of_.limit_}};
-            for (place const& p : places)
-                if (!members(p, [](uint32_t found) { return found != several; })) return false;
-            for (uint32_t i = 0; i < 3; ++i)
-                members(places[i], [&](uint32_t found) {
-                    // The xAPICs before the x2APICs: who goes from one to the other meanwhile is not missed.
-                    bool const wide = i == 2;
-                    auto const right = [&](apic_identity who) {
-                        return (who.mode() == abi::apic_mode::x2apic) == wide;
-                    };
-                    if (found != none) try_one(found, ipi, right, use);
-                    return true;
-                });
-            return true;
-        }
-
-        struct place {
-            uint32_t first, bits, end;
-        };
-        /// Calls use(word) for each bit, until it returns false, and says whether it did not.
-        template <class Use>
-        bool members(place const& p, Use use) const {
-            for (uint32_t left = p.bits; left != 0; left &= left - 1) {
-                uint32_t const index = p.first + lowest_bit(left);
-                if (index >= p.end) return true;
-                if (!use(at(index, p.end))) return false;
-            }
-            return true;
-        }
-
-        template <class Right, class Use>
-        void try_one(uint32_t found, apic_ipi const& ipi, Right right, Use& use) const {
-            apic_identity const candidate = of_.identity(found - 1);
-            if (right(candidate) && candidate.answers(ipi) && candidate.accepts(ipi.delivery))
-                use(cpu_index{found - 1});
+        bool by_table(apic_ipi const& ipi, Use& use) const {
+            // A place says where a vCPU stood. Whether it is meant is asked of what it is; and only in the place of its
+            // mode, so that none is found twice.
+            auto const try_one = [&](uint32_t vcpu, bool wide) {
+                apic_identity const candidate = of_.identity(vcpu);
+                bool const here = !ipi.logical || (candidate.mode() == abi::apic_mode::x2apic) == wide;
+                if (here && candidate.answers(ipi) && candidate.accepts(ipi.delivery)) use(cpu_index{vcpu});
+            };
+            if (ipi.logical) return table_.with_logical(ipi.destination.value, try_one);
+            if (ipi.destination.value >= of_.limit_) return true;
+            auto const found = table_.with_id(ipi.destination.value);
+            if (!found.empty() && !found.is_several()) try_one(found.vcpu(), false);
+            return !found.is_several();
         }
 
         apic_map const& of_;
         decltype(declval<Snapshots const&>().read_guard(declval<shared_word&>())) held_;
-        entry* table_;
+        detail::apic_table<Environment> table_;
     };
 
     reader read_guard() const& { return reader(*this); }
@@ -236,8 +179,6 @@ public:
 private:
     // Beside the address in the published word, which is of 32-bit words.
     static constexpr uint64_t dirty = 1, updating = 2;
-    // Words of a table; others are a vCPU's index plus 1.
-    static constexpr uint32_t none = 0, several = 0xffffffff;
     // Of building before a guest that keeps changing its APICs has to do without a table: a loop that it does not hold.
     static constexpr uint32_t passes = 2;
 
@@ -261,7 +202,8 @@ private:
         (void)environment_.ref(words_[0]).fetch_or(dirty, order::release);
     }
 
-    // Relaxed: see publish(). Clamped, though it comes from the table: a guess of the CPU may take `none` for an index.
+    // Relaxed: see publish(). Clamped, though it comes from the table: a CPU that guesses may take an empty word for an
+    // index.
     apic_identity identity(uint32_t vcpu) const {
         uint32_t const safe = environment_.clamp_index(vcpu, vcpus_);
         return {environment_.ref(words_[1 + uint64_t{safe}]).load(order::relaxed)};
@@ -275,36 +217,10 @@ private:
         return (ipi.logical || ipi.destination.value < limit_) && candidate.answers(ipi);
     }
 
-    void build(entry* table) const {
-        uint32_t const flat = limit_, clusters = flat + 8, any_cluster = clusters + 64;
-        for (uint32_t i = 0; i < apic_map_words(limit_); ++i) environment_.ref(table[i]).store(none, order::relaxed);
-        for (uint32_t i = 0; i < vcpus_; ++i) {
-            apic_identity const who = identity(i);
-            if (!who.reachable()) continue;
-            if (who.mode() == abi::apic_mode::x2apic) {
-                put_id(table, who.id().value, i + 1);
-                continue;
-            }
-            put_id(table, who.short_id(), i + 1);
-            if (who.id().value > 0xff) put_id(table, who.id().value, i + 1);
-            uint32_t const cluster = who.logical_id() >> 4;
-            uint32_t first = 0, bits = 0;
-            if (who.model() == abi::dfr_flat) first = flat, bits = who.logical_id();
-            if (who.model() == abi::dfr_cluster) first = clusters + cluster * 4, bits = who.logical_id() & 0xf;
-            if (who.model() == abi::dfr_cluster && bits != 0)
-                environment_.ref(table[any_cluster]).store(1, order::relaxed);
-            // With more than one bit it would be found twice.
-            for (uint32_t left = bits; left != 0; left &= left - 1)
-                put(table[first + lowest_bit(left)], popcount(bits) == 1 ? i + 1 : several);
-        }
-    }
-    // The size is the one that was given, whatever is published meanwhile.
-    void put_id(entry* table, uint32_t id, uint32_t value) const {
-        if (id < limit_) put(table[id], value);
-    }
-    void put(entry& word, uint32_t value) const {
-        auto const to = environment_.ref(word);
-        to.store(to.load(order::relaxed) == none ? value : several, order::relaxed);
+    void build(entry* words) const {
+        detail::apic_table<Environment> const table(environment_, words, limit_);
+        table.clear();
+        for (uint32_t i = 0; i < vcpus_; ++i) table.add(i, identity(i));
     }
 
     [[no_unique_address]] Environment environment_;
