@@ -416,6 +416,12 @@ TEST_CASE("Three vCPUs with one id are all found, and one of them disabled is no
     CHECK(vm.find(to_id(1)).vcpus == list{0, 1, 4});
     CHECK(vm.vcpu(257) == 1);
     CHECK(vm.find(to_id(257)).vcpus == list{1, 4});
+    // One that is disabled costs nobody a scan.
+    machine half({xapic(1, 0x10), xapic(257, 0x10, flat, hardware_disabled), xapic(9, 0x20)}, 600);
+    half.memory.identity_reads = 0;
+    CHECK(half.vcpu(1) == 0);
+    CHECK(half.find(to_logical(0x10)).vcpus == list{0});
+    CHECK(half.memory.identity_reads == 2);
 }
 
 TEST_CASE("Two vCPUs with one logical bit are both found, and one with two bits is found once", "[host][apic_map]") {
