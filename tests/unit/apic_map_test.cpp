@@ -334,6 +334,31 @@ TEST_CASE("A cluster that the limit cuts is searched to the limit", "[host][apic
     CHECK(vm.find(to_logical(0x0001fff0)).vcpus.empty());
 }
 
+TEST_CASE("What is several for one kind of destination costs the others no scan", "[host][apic_map]") {
+    auto const cost = [](machine& vm, uint32_t to) {
+        vm.memory.identity_reads = 0;
+        CHECK(vm.find(to_logical(to)).vcpus == vm.right(to_logical(to)));
+        return vm.memory.identity_reads;
+    };
+    // Two with the first flat bit, whose word comes after that of the last id.
+    machine vm({xapic(10, 0x01), xapic(11, 0x01), x2apic(16), xapic(12, 0x80)}, 20);
+    CHECK(cost(vm, 0x00010001) == 1);
+    CHECK(cost(vm, 0x00010011) == 1);
+    CHECK(cost(vm, 0x80) == 1);
+    CHECK(cost(vm, 0x01) == 4);
+    // No clusters, any more: all bits are eight.
+    machine all({xapic(10, 0x01), xapic(11, 0x02), x2apic(12), x2apic(13)}, 20);
+    CHECK(cost(all, 0xff) == 2);
+    for (unsigned i = 0; i < 4; ++i) {
+        all.change(1, xapic(11, 0x11, cluster));
+        CHECK(all.map().update());
+        CHECK(cost(all, 0xff) == 4);
+        all.change(1, xapic(11, 0x02));
+        CHECK(all.map().update());
+        CHECK(cost(all, 0xff) == 2);
+    }
+}
+
 TEST_CASE("An x2APIC reaches an xAPIC by its id, and an xAPIC an x2APIC", "[host][apic_map]") {
     machine vm({x2apic(0), xapic(1), x2apic(2), xapic(255, 0x80), x2apic(256)});
     for (uint32_t i = 0; i < 3; ++i) CHECK(vm.find(to_id(i), cpu_index{2 - i}).vcpus == list{i});
@@ -575,6 +600,10 @@ TEST_CASE("Without any map every look-up answers", "[host][apic_map]") {
     CHECK_FALSE(vm.map().update());
     CHECK_FALSE(vm.find(to_id(0)).by_table);
     CHECK(vm.map().read_guard().limit() == 512);
+    CHECK(vm.wrong(commands()).empty());
+    // And there is nothing to bring up to date, whatever changes.
+    vm.change(1, x2apic(300));
+    CHECK(vm.published() == 0);
     CHECK(vm.wrong(commands()).empty());
 }
 

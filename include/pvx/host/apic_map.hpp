@@ -25,6 +25,8 @@ namespace pvx::inline v0::host {
 
 /// Answer of a look-up that finds nobody; as the sender of a command, one that is no vCPU.
 inline constexpr cpu_index no_vcpu{0xffffffff};
+
+/// The map of one VM. Copies are handles on the same map.
 template <class Environment, class Snapshots = two_buffers<Environment>>
     requires atomics_policy<Environment> && index_policy<Environment> && snapshot_policy<Snapshots, Environment>
 class apic_map {
@@ -63,8 +65,10 @@ public:
         // Relaxed, both: only this thread writes it. Readers that must not miss it come by [map-mark].
         uint64_t const old = mine.load(order::relaxed);
         mine.store(identity.bits, order::relaxed);
-        // Whether it is software-enabled is not in the table: look-ups ask.
-        if (((old ^ identity.bits) & ~(uint64_t{apic_word::usable} << 56)) != 0) mark();
+        // Whether it is software-enabled is not in the table: look-ups ask. And without set_up() there is none:
+        // relaxed, since that came before any vCPU ran.
+        bool const other = ((old ^ identity.bits) & ~(uint64_t{apic_word::usable} << 56)) != 0;
+        if (other && environment_.ref(words_[0]).load(order::relaxed) != 0) mark();
     }
 
     /// Bring the table up to date. One load where it is; where somebody else builds, that is left to them. \return
@@ -76,8 +80,8 @@ public:
         uint64_t found = published.load(order::relaxed);
         if ((found & (dirty | updating)) != dirty) return table_at(found) != nullptr;
         // order: seq_cst: acquire [map-mark] identities before the mark; pairs with mark(). Acquire [map-hand-on] what
-        // whoever built last left behind; pairs with the CAS and the one in give_up(). And the change of the published
-        // word in [snap-reuse].
+        // whoever built last left behind; pairs with the CAS that publishes and with give_up(). And the step of
+        // [snap-reuse] that takes the address away.
         if (!published.compare_exchange(found, updating, order::seq_cst, order::relaxed)) return false;
         if (entry* const old = table_at(found & ~dirty); old != nullptr) snapshots_.retire(old);
         if (entry* const table = storage(); table != nullptr) {
@@ -104,8 +108,8 @@ public:
         reader(reader const&) = delete;
         reader& operator=(reader const&) = delete;
 
-        /// Look-ups take constant time. If not, they answer nevertheless. (KVM then refuses to send many IPIs at once;
-        /// Linux guests lose what is refused.)
+        /// Look-ups take constant time. If not, they answer nevertheless, so nothing need be refused: KVM then refuses
+        /// to send many IPIs by one hypercall, and a Linux guest does not send them again.
         explicit operator bool() const { return table_.exists(); }
         /// One more than the largest id there can be.
         uint32_t limit() const { return of_.limit_; }
