@@ -346,6 +346,9 @@ TEST_CASE("What is several for one kind of destination costs the others no scan"
     CHECK(cost(vm, 0x00010011) == 1);
     CHECK(cost(vm, 0x80) == 1);
     CHECK(cost(vm, 0x01) == 4);
+    machine clusters({xapic(10, 0x11, cluster), xapic(11, 0x21, cluster), xapic(12, 0x21, cluster)}, 20);
+    CHECK(cost(clusters, 0x11) == 1);
+    CHECK(cost(clusters, 0x21) == 3);
     // No clusters, any more: all bits are eight.
     machine all({xapic(10, 0x01), xapic(11, 0x02), x2apic(12), x2apic(13)}, 20);
     CHECK(cost(all, 0xff) == 2);
