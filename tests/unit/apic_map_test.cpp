@@ -648,6 +648,18 @@ TEST_CASE("A change counts at once, before the table is made anew", "[host][apic
     CHECK(vm.find(to_logical(0x00121000)).vcpus == list{1});
 }
 
+TEST_CASE("Between the two steps of a change nobody is taken for what it was", "[host][apic_map]") {
+    machine vm({x2apic(0), xapic(300, 0x02), xapic(40, 0x31, cluster)});
+    vm.memory.shared[1 + 1] = xapic(301, 0x04).bits;  // the table is not marked yet
+    vm.memory.shared[1 + 2] = x2apic(40).bits;
+    CHECK(vm.has_table());
+    CHECK(vm.find(to_id(300)).vcpus.empty());
+    CHECK(vm.vcpu(300) == no_vcpu.value);
+    CHECK(vm.find(to_logical(0x02)).vcpus.empty());
+    CHECK(vm.find(to_logical(0x31)).vcpus == list{0});
+    CHECK(vm.find(to_id(40)).vcpus == list{2});
+}
+
 TEST_CASE("Where nothing has changed, updating is one load", "[host][apic_map]") {
     machine vm({x2apic(0), x2apic(1)});
     vm.memory.notes.steps.clear();
