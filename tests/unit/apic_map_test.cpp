@@ -770,6 +770,11 @@ TEST_CASE("While one vCPU builds the others leave it to it", "[host][apic_map]")
         CHECK_FALSE(vm.map().update());
         CHECK(vm.memory.notes.steps.size() == 1);
         CHECK_FALSE(vm.has_table());
+        // Nor does anybody else begin once it has to begin again.
+        vm.change(0, xapic(0));
+        vm.memory.notes.steps.clear();
+        CHECK_FALSE(vm.map().update());
+        CHECK(vm.memory.notes.steps.size() == 1);
     };
     CHECK(vm.map().update());
     CHECK(asked);
@@ -830,6 +835,38 @@ TEST_CASE("A table that is read stays as it is, and with both read there is none
     second.reset();
     CHECK(vm.memory.words[0] == 0);
     CHECK(vm.memory.words[1] == 0);
+}
+
+TEST_CASE("Two buffers are lent once each, if they are large enough, and again when they came back",
+          "[host][snapshot]") {
+    std::vector<uint32_t> words(two_buffers<builtin_atomics>::words_for(10));
+    two_buffers<builtin_atomics> const buffers({}, words.data(), 10);
+    CHECK(buffers.storage(11) == nullptr);
+    uint32_t* const first = buffers.storage(10);
+    uint32_t* const second = buffers.storage(1);
+    REQUIRE(first != nullptr);
+    REQUIRE(second != nullptr);
+    CHECK(second - first == 10);
+    CHECK(first >= words.data() + 16);
+    CHECK(second + 10 == words.data() + words.size());
+    CHECK(buffers.storage(1) == nullptr);
+    buffers.retire(first);
+    CHECK(buffers.storage(10) == first);
+    CHECK(buffers.storage(10) == nullptr);
+    // One that is read comes back later.
+    uint64_t published = reinterpret_cast<uintptr_t>(second);
+    {
+        auto const guard = buffers.read_guard(published);
+        CHECK(guard.word() == published);
+        published = 0;
+        CHECK(buffers.read_guard(published).word() == 0);
+        buffers.retire(second);
+        CHECK(buffers.storage(10) == nullptr);
+    }
+    CHECK(buffers.storage(10) == second);
+    // A word with a flag names nothing to read.
+    published = reinterpret_cast<uintptr_t>(second) | 1;
+    CHECK(buffers.read_guard(published).word() == 0);
 }
 
 TEST_CASE("A publication between the two looks of a reader leaves it with nothing, and counts it nowhere",
