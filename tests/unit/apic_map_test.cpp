@@ -615,6 +615,7 @@ TEST_CASE("Before anything is published there is nobody", "[host][apic_map]") {
     memory.shared.resize(4);
     guarded_environment const e(memory);
     map_type const map(e, memory.shared.data(), 3, 16, two_buffers<guarded_environment>(e, nullptr, 100));
+    CHECK(map.set_up() == status::bad_argument);
     auto const guard = map.read_guard();
     CHECK_FALSE(guard);
     CHECK(guard.vcpu(apic_id{0}) == no_vcpu);
