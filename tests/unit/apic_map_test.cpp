@@ -750,6 +750,7 @@ TEST_CASE("An id beyond the size, published against the rule, is not built into 
     machine vm({x2apic(0), x2apic(1)}, 16);
     for (uint32_t id : {16u, 24u, 88u, 89u, 1000u, 0xffffffffu}) {
         vm.change(1, x2apic(id));
+        CHECK(vm.find(to_id(id)).vcpus.empty());
         CHECK(vm.map().update());
         CHECK(vm.vcpu(0) == 0);
         CHECK(vm.vcpu(id) == no_vcpu.value);
