@@ -250,20 +250,23 @@ struct xstate_sizes {
         requires(D != defect::compacted_size);
 };
 
-        result<D, defect::guard_word_type, uint64_t> word() const requires(D != defect::guard_word);
+/// A look at a map of which as much is wrong.
+template <defect D>
+struct apic_guard {
     explicit operator bool() const requires(D != defect::apic_map_bool);
-    result<D, defect::apic_map_limit_type, uint32_t> limit() const requires(D != defect::apic_map_limit);
     result<D, defect::apic_map_vcpu_type, pvx::cpu_index> vcpu(pvx::apic_id) const requires(D != defect::apic_map_vcpu);
+    result<D, defect::apic_map_limit_type, uint32_t> limit() const requires(D != defect::apic_map_limit);
+};
+
+/// A way to replace snapshots of which as much is wrong.
+template <defect D>
+struct snapshots {
+    struct guard {
+        result<D, defect::guard_word_type, uint64_t> word() const requires(D != defect::guard_word);
+    };
     result<D, defect::read_guard_type, guard, void> read_guard(uint64_t&) const requires(D != defect::read_guard);
     result<D, defect::storage_type, uint32_t*> storage(uint32_t) const requires(D != defect::storage);
-    struct guard {
     void retire(uint32_t*) const requires(D != defect::retire);
-    };
-/// A look at a map of which as much is wrong.
-/// A way to replace snapshots of which as much is wrong.
-struct apic_guard {
-struct snapshots {
-template <defect D>
 };
 
 /// An environment with every role there is, less one requirement.

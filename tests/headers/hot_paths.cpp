@@ -115,25 +115,36 @@ uint32_t hot_apic_scan(pvx::host::apic_words<pvx::builtin_atomics> const& words)
     return n;
 }
 
-
-                 uint8_t vector) {
-    return sum;
-    return vcpu.deliver(how, vector);
-    return with.apic_map_.read_guard().vcpu(pvx::apic_id{id}).value;
-    return with.apic_map_.update();
-    uint32_t sum = 0;
-    with.apic_map_.publish(pvx::cpu_index{vcpu}, who);
-    with.apic_map_.read_guard().for_each(ipi, pvx::cpu_index{sender}, [&](pvx::cpu_index vcpu) { sum += vcpu.value; });
-bool hot_apic_map_change(machines::components const& with, uint32_t vcpu, pvx::host::apic_identity who) {
-bool hot_block(pvx::host::vcpu_halt<machines::hypervisor> const& halt) { return halt.block(); }
-bool hot_deliver(pvx::host::vcpu_signals<machines::hypervisor> const& vcpu, pvx::abi::apic_delivery how,
-bool hot_hlt(pvx::host::vcpu_halt<machines::hypervisor>& halt, bool nested) { return halt.hlt(nested); }
-bool hot_notify(pvx::host::vcpu_signals<machines::hypervisor> const& vcpu) { return vcpu.notify(); }
-pvx::host::halt_step hot_next(pvx::host::vcpu_halt<machines::hypervisor>& halt) { return halt.next(); }
-uint32_t hot_apic_map_for_each(machines::components const& with, pvx::host::apic_ipi const& ipi, uint32_t sender) {
-uint32_t hot_apic_map_vcpu(machines::components const& with, uint32_t id) {
 void hot_kick(pvx::host::vcpu_signals<machines::hypervisor> const& vcpu) { vcpu.kick(); }
+
+bool hot_notify(pvx::host::vcpu_signals<machines::hypervisor> const& vcpu) { return vcpu.notify(); }
+
+bool hot_deliver(pvx::host::vcpu_signals<machines::hypervisor> const& vcpu, pvx::abi::apic_delivery how,
+                 uint8_t vector) {
+    return vcpu.deliver(how, vector);
+}
+
+bool hot_hlt(pvx::host::vcpu_halt<machines::hypervisor>& halt, bool nested) { return halt.hlt(nested); }
+
+pvx::host::halt_step hot_next(pvx::host::vcpu_halt<machines::hypervisor>& halt) { return halt.next(); }
+
+bool hot_block(pvx::host::vcpu_halt<machines::hypervisor> const& halt) { return halt.block(); }
+
 void hot_unblock(pvx::host::vcpu_halt<machines::hypervisor> const& halt) { halt.unblock(); }
+
+uint32_t hot_apic_map_vcpu(machines::components const& with, uint32_t id) {
+    return with.apic_map_.read_guard().vcpu(pvx::apic_id{id}).value;
+}
+
+uint32_t hot_apic_map_for_each(machines::components const& with, pvx::host::apic_ipi const& ipi, uint32_t sender) {
+    uint32_t sum = 0;
+    with.apic_map_.read_guard().for_each(ipi, pvx::cpu_index{sender}, [&](pvx::cpu_index vcpu) { sum += vcpu.value; });
+    return sum;
+}
+
+bool hot_apic_map_change(machines::components const& with, uint32_t vcpu, pvx::host::apic_identity who) {
+    with.apic_map_.publish(pvx::cpu_index{vcpu}, who);
+    return with.apic_map_.update();
 }
 
 void hot_guest_exited(pvx::host::lazy_cr0& cr0) { cr0.exited(); }

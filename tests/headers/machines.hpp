@@ -66,9 +66,9 @@ using host_steal_time_observed =
                        archetype::observer_role<pvx::host::steal_event>>;
 
 using apic_words = archetype::machine<archetype::atomics_role>;
-using apic_map = archetype::machine<archetype::atomics_role, archetype::index_role>;
 using halt = archetype::machine<archetype::atomics_role, archetype::wake_event_role>;
 using kicker = archetype::machine<archetype::atomics_role, archetype::vcpu_wake_role>;
+using apic_map = archetype::machine<archetype::atomics_role, archetype::index_role>;
 using host_cpuid = archetype::machine<archetype::cpuid_inputs_role>;
 using host_cpuid_observed =
     archetype::machine<archetype::cpuid_inputs_role, archetype::observer_role<pvx::host::cpuid_event>>;
@@ -115,10 +115,8 @@ struct kernel : pvx::arch::x86_64,
 
 /// What a hypervisor would write: the compiler's atomics, the rest from elsewhere.
 struct hypervisor : pvx::builtin_atomics,
-                                                 pvx::abi::pvclock_wall_clock, pvx::abi::kvm_clock_pairing>,
                     archetype::guest_memory_role<pvx::abi::kvm_steal_time, pvx::host::clock_words,
-                    archetype::guest_memory_role<pvx::abi::kvm_steal_time>,
-                    archetype::index_role,
+                                                 pvx::abi::pvclock_wall_clock, pvx::abi::kvm_clock_pairing>,
                     archetype::run_clock_role,
                     archetype::vcpu_wake_role,
                     archetype::wake_event_role,
@@ -149,11 +147,11 @@ struct components {
     pvx::guest::lock_domain<kernel> locks_;
     pvx::host::steal_time<hypervisor> host_steal_time_;
     pvx::host::runtime_cpuid<hypervisor> host_cpuid_;
-    pvx::host::apic_map<hypervisor> apic_map_;
-    pvx::host::exit_stats<hypervisor> exit_stats_;
     pvx::host::hypercalls<hypervisor> hypercalls_;
     pvx::host::kvm_clock<hypervisor> host_clock_;
     pvx::host::msrs<hypervisor> msrs_;
+    pvx::host::exit_stats<hypervisor> exit_stats_;
+    pvx::host::apic_map<hypervisor> apic_map_;
 };
 
 // A component costs what it stores of its own: an empty machine takes no room.
