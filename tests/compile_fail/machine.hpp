@@ -113,7 +113,6 @@ enum class defect {
     pv_features,
     pv_features_type,
     apic_map,
-    apic_map_bool,
     apic_map_vcpu,
     apic_map_vcpu_type,
     apic_map_limit,
@@ -253,7 +252,6 @@ struct xstate_sizes {
 /// A look at a map of which as much is wrong.
 template <defect D>
 struct apic_guard {
-    explicit operator bool() const requires(D != defect::apic_map_bool);
     result<D, defect::apic_map_vcpu_type, pvx::cpu_index> vcpu(pvx::apic_id) const requires(D != defect::apic_map_vcpu);
     result<D, defect::apic_map_limit_type, uint32_t> limit() const requires(D != defect::apic_map_limit);
 };

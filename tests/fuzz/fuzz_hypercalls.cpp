@@ -32,10 +32,9 @@ struct map_guard {
     map_guard& operator=(map_guard const&) = delete;
     ~map_guard() { --of->maps_held; }
 
-    explicit operator bool() const { return of->mapped; }
-    uint32_t limit() const { return of->limit; }
+    uint32_t limit() const { return of->mapped ? of->limit : 0; }
     cpu_index vcpu(apic_id id) const {
-        expect(id.value < of->limit, "no id beyond the limit is looked up");
+        expect(id.value < limit(), "no id beyond the limit is looked up");
         return cpu_index{id.value % of->hole == 0 ? 0xffffffff : id.value};
     }
 };

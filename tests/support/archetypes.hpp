@@ -327,7 +327,6 @@ struct apic_lookup_role : index_role {
         guard& operator=(guard const&) = delete;
         PVX_ENTRY_INLINE ~guard() { write_outside(0); }
 
-        PVX_ENTRY_INLINE explicit operator bool() const { return read_outside() != 0; }
         PVX_ENTRY_INLINE cpu_index vcpu(apic_id id) const {
             return cpu_index{static_cast<uint32_t>(id.value ^ read_outside())};
         }

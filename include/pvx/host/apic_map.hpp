@@ -23,9 +23,6 @@
 
 namespace pvx::inline v0::host {
 
-/// Answer of a look-up that finds nobody; as the sender of a command, one that is no vCPU.
-inline constexpr cpu_index no_vcpu{0xffffffff};
-
 /// The map of one VM. Copies are handles on the same map.
 template <class Environment, class Snapshots = two_buffers<Environment>>
     requires atomics_policy<Environment> && index_policy<Environment> && snapshot_policy<Snapshots, Environment>

@@ -38,6 +38,9 @@ constexpr bool may_map(guest_phys address) {
     return is_aligned<uint64_t>(address.value, alignof(T)) && address.value % page <= page - sizeof(T);
 }
 
+/// Answer of a look-up that finds nobody; as the sender of a command, one that is no vCPU.
+inline constexpr cpu_index no_vcpu{0xffffffff};
+
 /// What the guest is offered.
 /// Axiom: the features leaf of its CPUID, as kvm_features_offered() makes it. A VMM that offers the same to every guest
 /// answers with a constant, and what is not in it has no code.

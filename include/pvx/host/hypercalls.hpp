@@ -46,15 +46,13 @@ constexpr uint64_t hypercall_rax(bool wide, int64_t result) {
 }
 
 /// A look at the map of APIC ids.
-/// Axiom: what it finds stays while it lives. vcpu() has all bits set in its answer for an id that nobody has. False in
-/// boolean context: there is no map, so that SEND_IPI is refused, and Linux loses what is refused; a map that only
-/// takes longer for a while says true. vcpu() is asked where it is false too, for a kick that is lost is a guest that
-/// hangs: it then scans, or finds nobody.
+/// Axiom: what it finds stays while it lives. While the map is built anew, vcpu() takes longer and finds all the same:
+/// a kick that is lost is a guest that hangs, and Linux does not send again what SEND_IPI refuses. A limit of 0 is a
+/// host without a map, for good; its guests are offered none of this, see kvm_features_offered().
 template <class G>
 concept apic_map_guard = requires(G const& g, apic_id id) {
-    static_cast<bool>(g);                  // in boolean context: there is a map
-    { g.vcpu(id) } -> same_as<cpu_index>;  // vcpu(id) is who has this id, below limit()
-    { g.limit() } -> same_as<uint32_t>;    // limit() is one more than the largest id
+    { g.vcpu(id) } -> same_as<cpu_index>;  // vcpu(id) is who has this id, below limit(), or no_vcpu
+    { g.limit() } -> same_as<uint32_t>;    // limit() is one more than the largest id, or 0
 };
 
 /// How vCPUs are found by their APIC ids.
@@ -170,8 +168,6 @@ public:
     }
 
 private:
-    static constexpr cpu_index nobody{0xffffffff};
-
     static constexpr hypercall_answer done(hypercall const& with, int64_t result) {
         return {hypercall_outcome::done, hypercall_rax(with.wide, result)};
     }
@@ -181,13 +177,13 @@ private:
     cpu_index find(uint64_t id) const {
         auto const map = environment_.apic_map();
         uint32_t const limit = map.limit();
-        if (id >= limit) return nobody;
+        if (id >= limit) return no_vcpu;
         return map.vcpu(apic_id{environment_.clamp_index(static_cast<uint32_t>(id), limit)});
     }
 
     int64_t kick(uint64_t id) const {
         cpu_index const target = find(id);
-        if (target == nobody) return 0;
+        if (target == no_vcpu) return 0;
         environment_.kick(target);
         // Who kicks has let go of what the other waits for.
         if constexpr (directed_yield_policy<Environment>) return yield(target);
@@ -195,7 +191,7 @@ private:
     }
 
     int64_t yield(cpu_index target) const {
-        if (!(target == nobody) && !(target == environment_.self())) environment_.yield_to(target);
+        if (!(target == no_vcpu) && !(target == environment_.self())) environment_.yield_to(target);
         return 0;
     }
 
@@ -203,7 +199,7 @@ private:
         constexpr uint32_t shorthands = bit_range<uint32_t>(18, 19);
         if ((icr & (abi::icr_logical | shorthands)) != 0) return abi::kvm_error::invalid;
         auto const map = environment_.apic_map();
-        if (!map) return abi::kvm_error::not_supported;
+        if (map.limit() == 0) return abi::kvm_error::not_supported;
         // Also keeps the sums below from wrapping.
         if (first >= map.limit() || judge_icr(icr) != ipi_verdict::send) return 0;
         apic_ipi const ipi = read_icr(abi::apic_mode::x2apic, icr);
@@ -219,7 +215,7 @@ private:
             if (id >= limit) break;
             apic_id const clamped{environment_.clamp_index(static_cast<uint32_t>(id), limit)};
             cpu_index const target = map.vcpu(clamped);
-            if (target == nobody) continue;
+            if (target == no_vcpu) continue;
             ipi.destination = apic_destination{clamped.value};
             if (environment_.deliver(target, ipi)) ++delivered;
         }
