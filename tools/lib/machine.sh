@@ -4,10 +4,14 @@
 # Starts a QEMU, passes on what the guest writes, and turns the way it ended into an exit code. The machine of the guest is the
 # same on every hypervisor; only accelerator, CPU and the way of its output differ.
 #
-# In: guest, guest_initrd, vcpus, memory, append, timeout, host_cpus, reset_ok, dry_run, exact, work (a scratch folder).
+# In: guest, guest_initrd, vcpus, memory, append, vmm, save_at, timeout, host_cpus, reset_ok, dry_run, exact, work (a scratch folder).
 
-# guest_machine FILE INITRD: sets `machine`, without accelerator and serial port.
+# guest_machine FILE INITRD: sets `machine`, for QEMU without accelerator and serial port.
 guest_machine() {
+    if [[ -n $vmm ]]; then
+        machine=(--vcpus "$vcpus" --memory "$memory" --append "$append" --save-at "$save_at" "$1")
+        return
+    fi
     machine=(-M microvm -smp "$vcpus" -m "$memory" -nodefaults -no-user-config -no-reboot -nographic
         -device isa-debug-exit,iobase=0xf4,iosize=4 -kernel "$1")
     if [[ -n $2 ]]; then machine+=(-initrd "$2"); fi
@@ -92,9 +96,27 @@ qemu_said() {
     printf '%s\n' "$1" >&2
 }
 
+# vmm_ended_with STATUS: of a VMM whose exit codes are ours.
+vmm_ended_with() {
+    local status=$1
+    case $status in
+    "$exit_no_value")
+        [[ $reset_ok = no ]] || exit 0
+        die "$exit_no_value" "the guest ended without an exit value: a triple fault, a reset or a power off"
+        ;;
+    "$exit_usage" | "$exit_missing" | "$exit_machine") die "$status" "${vmm##*/} could not run the guest" ;;
+    "$exit_pipe") exit "$exit_pipe" ;;
+    esac
+    if ((status > 128)); then die "$exit_machine" "${vmm##*/} was killed by signal $((status - 128))"; fi
+    if ((status > 63)); then die "$exit_machine" "${vmm##*/} ended with status $status"; fi
+    ((status == 0)) || say "the guest exited with value $status"
+    exit "$status"
+}
+
 # machine_ended_with STATUS: QEMU ran the guest to some end; our exit code follows from it.
 machine_ended_with() {
     local status=$1
+    if [[ -n $vmm ]]; then vmm_ended_with "$status"; fi
     local value=$((status >> 1)) # isa-debug-exit: (value << 1) | 1
     if ((status == 1)) && [[ -n $qemu_error ]]; then
         die "$exit_machine" "QEMU could not run the guest" # it exits with 1 too, but never without a message
@@ -128,8 +150,12 @@ run_here() {
         pinned=$(first_cpus "$host_cpus")
         command=(taskset -c "$pinned")
     fi
-    command+=(qemu-system-x86_64 -accel "$1" -cpu "$2" "${machine[@]}"
-        -chardev stdio,id=serial,signal=off -serial chardev:serial)
+    if [[ -n $vmm ]]; then
+        command+=("$(readlink -f "$vmm")" "${machine[@]}")
+    else
+        command+=(qemu-system-x86_64 -accel "$1" -cpu "$2" "${machine[@]}"
+            -chardev stdio,id=serial,signal=off -serial chardev:serial)
+    fi
     planned "${command[@]}"
     start_machine stderr "${command[@]}"
     deadline=$(($(now_ms) + timeout * 1000))
@@ -171,8 +197,11 @@ run_nested() {
     guest_machine /run/guest "${guest_initrd:+/run/initrd}"
     pack_run
     host_cpus=${host_cpus:-2}
-    # Memory: the guest's, the initramfs twice, and 300 MB for Linux and QEMU.
-    l1=(qemu-system-x86_64 -M pc "${emulator[@]}" -cpu EPYC-Milan,+svm,+npt -smp "$host_cpus" -m $((memory + 420))
+    # The guest's, the initramfs twice, and 300 MB for Linux and QEMU.
+    local l1_memory=$((memory + 420))
+    # A saved machine and its copy are there at once.
+    if [[ -n $vmm ]]; then l1_memory=$((2 * memory + 200)); fi
+    l1=(qemu-system-x86_64 -M pc "${emulator[@]}" -cpu EPYC-Milan,+svm,+npt -smp "$host_cpus" -m "$l1_memory"
         -nodefaults -no-user-config -no-reboot -nographic -kernel "$kernel_image" -initrd "$work/initrd"
         -chardev "file,id=console,path=$work/console" -serial chardev:console
         -chardev stdio,id=guest,signal=off -serial chardev:guest
@@ -233,7 +262,12 @@ pack_run() {
     cp -L "$guest" "$root/run/guest"
     if [[ -n $guest_initrd ]]; then cp -L "$guest_initrd" "$root/run/initrd"; fi
     if [[ -n $kvm_options ]]; then printf '%s\n' "$kvm_options" >"$root/run/kvm-options"; fi
-    printf '%s\n' -L /firmware -accel kvm -cpu host "${machine[@]}" \
-        -chardev file,id=serial,path=/tmp/output -serial chardev:serial >"$root/run/arguments"
+    if [[ -n $vmm ]]; then
+        cp -L "$vmm" "$root/run/vmm"
+        printf '%s\n' "${machine[@]}" >"$root/run/arguments"
+    else
+        printf '%s\n' -L /firmware -accel kvm -cpu host "${machine[@]}" \
+            -chardev file,id=serial,path=/tmp/output -serial chardev:serial >"$root/run/arguments"
+    fi
     archive "$root" | cat "$image" - >"$work/initrd"
 }

@@ -2,8 +2,8 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables go from one file to another
 #
 # Real KVM on a machine that has none. QEMU's TCG emulates AMD SVM with nested paging, so an ordinary Linux kernel on it offers
-# a real /dev/kvm. This file gets that Linux (L1) and builds its initramfs: busybox, QEMU, the KVM modules, and an init that
-# runs one guest.
+# a real /dev/kvm. This file gets that Linux (L1) and builds its initramfs: busybox, QEMU unless there is another VMM, the KVM
+# modules, and an init that runs one guest.
 #
 #   serial port 1   L1's console, kept for error reports
 #   serial port 2   the guest's own serial port, byte for byte
@@ -128,7 +128,7 @@ add_module() {
 # Every file that goes in as it is: name here, then the same name in there.
 programs_and_libraries() {
     local program
-    for program in "$(command -v busybox)" "$(command -v qemu-system-x86_64)"; do
+    for program in "${programs[@]}"; do
         readlink -f "$program"
         ldd "$program" 2>/dev/null | grep -o '/[^ ]*' || true # nothing if it is static
     done | sort -u
@@ -146,11 +146,15 @@ firmware_files() {
 
 # l1_image DIR: sets image to the initramfs for the modules in DIR.
 l1_image() {
-    local key files firmware
+    local key files programs firmware=()
     find_modules "$1"
+    programs=("$(command -v busybox)")
+    if [[ -z $vmm ]]; then
+        programs+=("$(command -v qemu-system-x86_64)")
+        firmware=$(firmware_files) || exit
+        mapfile -t firmware <<<"$firmware"
+    fi
     mapfile -t files < <(programs_and_libraries)
-    firmware=$(firmware_files) || exit
-    mapfile -t firmware <<<"$firmware"
     key=$({
         stat -Lc '%n %s %Y' "${files[@]}" "${firmware[@]}" "${module_files[@]}"
         l1_init
@@ -178,8 +182,10 @@ build_image() {
         cp -L "$file" "$root$file"
     done
     ln -sf "$(readlink -f "$(command -v busybox)")" "$root/bin/busybox"
-    ln -sf "$(readlink -f "$(command -v qemu-system-x86_64)")" "$root/bin/qemu"
-    cp -L "${firmware[@]}" "$root/firmware"
+    if [[ -z $vmm ]]; then
+        ln -sf "$(readlink -f "$(command -v qemu-system-x86_64)")" "$root/bin/qemu"
+        cp -L "${firmware[@]}" "$root/firmware"
+    fi
     for file in "${module_files[@]}"; do
         module=${file##*/}
         module=${module%%.ko*}.ko
@@ -224,13 +230,17 @@ while IFS= read -r argument; do
 done </run/arguments
 
 # A vCPU waits for every byte it writes. A pipe takes one in two thirds of the time that a serial port takes (64 KiB: 35 s, 46 s).
-# Descriptor 4 keeps it open until QEMU has ended, or has not even begun.
+# Descriptor 4 keeps it open until the VMM has ended, or has not even begun.
 $busybox mkfifo /tmp/output /tmp/stderr
 exec 4<>/tmp/output
 $busybox cat </tmp/output >/dev/ttyS1 4>&- &
 while IFS= read -r line; do event "qemu $line"; done </tmp/stderr 4>&- &
 event start
-/bin/qemu "$@" </dev/null 2>/tmp/stderr 4>&-
+if [ -e /run/vmm ]; then
+    /run/vmm "$@" </dev/null >/tmp/output 2>/tmp/stderr 4>&-
+else
+    /bin/qemu "$@" </dev/null 2>/tmp/stderr 4>&-
+fi
 status=$?
 exec 4>&-
 wait
