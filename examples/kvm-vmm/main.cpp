@@ -21,7 +21,7 @@ constexpr char help[] =
     "  --vcpus N       1 to 254 (default 4)\n"
     "  --memory MIB    8 to 2048 (default 128)\n"
     "  --append TEXT   the guest's command line\n"
-    "  --save-at TEXT  when the guest has written TEXT: stop, save the whole machine, and go on in a copy of it\n"
+    "  --save-at TEXT  each time the guest has written TEXT: stop, save the whole machine, go on in a copy of it\n"
     "  --help\n\n"
     "The guest ends the run by writing a value to I/O port 0xf4. Exit codes: 0..63 that value (63 for every greater "
     "one),\n"
@@ -127,7 +127,6 @@ private:
     void transmit(char c) {
         line_ += c;
         if (!save_at_.empty() && line_.ends_with(save_at_)) {
-            save_at_.clear();
             save_wanted_ = true;
             (void)kill(getpid(), SIGUSR2);
         }
@@ -172,15 +171,14 @@ int run(options const& o) {
         do sigwait(&signals, &signal);
         while (signal == SIGUSR2 && !world.ended() && !world.save_wanted());
         m->stop();
-        world.flush();
+        auto const end = world.ended();
+        if (end || signal != SIGUSR2) world.flush();
         if (signal != SIGUSR2) return by_signal + signal;
-        if (auto const end = world.ended()) {
+        if (end) {
             if (end->what()[0] != 0) throw *end;
             return end->code;
         }
-        machine_state saved = m->save();
-        m.reset();
-        m = std::make_unique<machine>(kvm, model, std::move(saved));
+        m = std::make_unique<machine>(kvm, model, m->save());
         std::fprintf(stderr, "kvm-vmm: saved the machine; it goes on in a copy\n");
     }
 }
