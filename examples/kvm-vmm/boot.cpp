@@ -6,7 +6,7 @@
 
 #include <cstddef>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 
 namespace {
 
@@ -48,8 +48,9 @@ uint64_t pvh_entry(std::string const& image, Elf64_Phdr const& segment, std::str
 
 uint64_t load_elf(guest_memory& memory, std::string const& name) {
     std::ifstream in(name, std::ios::binary);
-    std::string const image{std::istreambuf_iterator<char>(in), {}};
-    if (!in) throw failure(usage, "cannot read " + name);
+    std::ostringstream bytes;
+    if (!(bytes << in.rdbuf())) throw failure(usage, "cannot read " + name);
+    std::string const image = bytes.str();
     if (image.compare(0, SELFMAG, ELFMAG) != 0) throw failure(usage, name + " is not an ELF file");
     auto const header = read<Elf64_Ehdr>(image, 0, name);
     if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != EM_X86_64)
