@@ -62,12 +62,11 @@ uint64_t load_elf(guest_memory& memory, std::string const& name) {
             throw failure(usage, name + " is cut short");
         if (segment.p_type == PT_NOTE && entry == 0) entry = pvh_entry(image, segment, name);
         if (segment.p_type != PT_LOAD) continue;
-        // What is not in the file is zeros already.
-        if (segment.p_memsz < segment.p_filesz || segment.p_memsz > memory.size() ||
+        // Behind what is in the file there are zeros already.
+        if (segment.p_memsz < segment.p_filesz || segment.p_memsz > memory.size() || segment.p_paddr < high_ram_begin ||
             segment.p_paddr > memory.size() - segment.p_memsz ||
-            (segment.p_paddr < high_ram_begin && segment.p_paddr + segment.p_memsz > low_ram_end) ||
             !memory.write(segment.p_paddr, {image.data() + segment.p_offset, segment.p_filesz}))
-            throw failure(usage, name + " does not fit into the guest's memory; --memory MIB gives more");
+            throw failure(usage, name + " does not fit between 1 MiB and the end of memory; --memory MIB gives more");
     }
     if (entry == 0) throw failure(usage, name + " has no PVH note (name Xen, type 18); readelf -nW shows the notes");
     return entry;

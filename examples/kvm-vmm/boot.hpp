@@ -4,7 +4,7 @@
 /// \file
 /// What the guest finds in memory when it starts. [pvh] [acpi]
 
-#include "memory.hpp"
+#include "guest_memory.hpp"
 
 /// Registers of the first vCPU at its start: 32-bit protected mode, flat segments, paging off.
 struct boot_entry {

@@ -26,12 +26,6 @@ void put(uint32_t& word, abi::cpuid_bit bit, bool on) {
     word = on ? word | mask : word & ~mask;
 }
 
-uint32_t pv_features(std::vector<host::cpuid_entry> const& entries) {
-    for (host::cpuid_entry const& e : entries)
-        if (e.leaf == abi::cpuid_leaf::hypervisor_first + abi::kvm_features_offset) return e.regs.eax;
-    return 0;
-}
-
 }  // namespace
 
 cpu_model::cpu_model(file const& kvm, uint32_t vcpus) : vcpus_(vcpus) {
@@ -50,8 +44,10 @@ cpu_model::cpu_model(file const& kvm, uint32_t vcpus) : vcpus_(vcpus) {
         throw failure(machine_failed, "KVM_GET_SUPPORTED_CPUID has an XSAVE component at an impossible place");
     components_ = host::constrain_xcr0(layout_.user_components(), layout_.user_components());
 
-    // Interrupts by PV IPI and kicks are KVM's own here, and HLT exits to it; user space has no part in either.
-    auto const pv = host::make_kvm_leaves({pv_features(entries_), true, true, false});
+    // HLT exits, and APICs and halts are KVM's own: user space has no part in them.
+    uint32_t const features =
+        table[table.find(abi::cpuid_leaf::hypervisor_first + abi::kvm_features_offset, 0)].regs.eax;
+    auto const pv = host::make_kvm_leaves({features, true, true, false});
     std::erase_if(entries_, [](host::cpuid_entry const& e) {
         return abi::cpuid_range_of(e.leaf) == abi::cpuid_range::hypervisor || abi::is_topology_leaf(e.leaf);
     });

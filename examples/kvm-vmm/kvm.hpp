@@ -2,7 +2,8 @@
 #pragma once
 
 /// \file
-/// What the other files stand on: an error that knows the program's exit code, and KVM's file descriptors. [kvm-api]
+/// What the other files stand on: an error that knows the program's exit code, KVM's files, and mapped memory.
+/// [kvm-api]
 
 // In C++ the definition of Linux 6.1 gives an empty structure a byte, and with it KVM's requests another number.
 #include <linux/stddef.h>
@@ -11,6 +12,7 @@
 
 #include <linux/kvm.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -31,35 +33,49 @@ struct failure : std::runtime_error {
     int code;
 };
 
+/// For what must not fail. \return `result`, unless it is -1
+inline int checked(int result, char const* name) {
+    if (result < 0) throw failure(machine_failed, std::string(name) + ": " + std::strerror(errno));
+    return result;
+}
+/// An ioctl of a file that must not fail.
+#define PVX_VMM_CALL(file, request, argument) checked(ioctl((file).fd(), request, argument), #request)
+
 /// An open file, closed with the object.
 class file {
 public:
-    explicit file(int descriptor) : fd_(descriptor) {}
+    explicit file(int descriptor = -1) : fd_(descriptor) {}
     file(file&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-    file& operator=(file&& other) noexcept {
-        std::swap(fd_, other.fd_);
-        return *this;
-    }
-    ~file() {
-        if (fd_ >= 0) close(fd_);
-    }
-
+    ~file() { close(fd_); }
+    file& operator=(file&& other) noexcept { return std::swap(fd_, other.fd_), *this; }
     int fd() const { return fd_; }
-
-    /// An ioctl that must not fail.
-    template <class T>
-    int call(unsigned long request, char const* name, T argument) const {
-        int const result = ioctl(fd_, request, argument);
-        if (result < 0) throw failure(machine_failed, std::string(name) + ": " + std::strerror(errno));
-        return result;
-    }
 
 private:
     int fd_;
 };
 
-/// The same, with the request's name for the error.
-#define PVX_VMM_CALL(file, request, argument) (file).call(request, #request, argument)
+/// A file's bytes in memory.
+class mapping {
+public:
+    mapping() = default;
+    mapping(file const& of, size_t size)
+        : size_(size), bytes_(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, of.fd(), 0)) {
+        checked(bytes_ == MAP_FAILED ? -1 : 0, "mmap");
+    }
+    mapping(mapping&& other) noexcept { *this = std::move(other); }
+    ~mapping() { munmap(bytes_, size_); }
+    mapping& operator=(mapping&& other) noexcept {
+        std::swap(size_, other.size_);
+        std::swap(bytes_, other.bytes_);
+        return *this;
+    }
+    size_t size() const { return size_; }
+    char* bytes() const { return static_cast<char*>(bytes_); }
+
+private:
+    size_t size_{};
+    void* bytes_{};
+};
 
 /// KVM's structures that end in an array: the head, and room for entries behind it.
 template <class Head, class Entry>

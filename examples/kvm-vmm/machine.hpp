@@ -4,24 +4,27 @@
 /// \file
 /// A virtual machine that runs on a thread per vCPU, and can be saved and continued in another one.
 
-#include <functional>
 #include <thread>
 
 #include "vcpu.hpp"
 
-/// What the guest does to ports. Called on any vCPU's thread.
-/// \return whether that vCPU goes on
-using port_handler = std::function<bool(kvm_run&, uint8_t* data)>;
-/// Told when a vCPU cannot go on.
-using failure_handler = std::function<void(failure const&)>;
+/// Who is told what the guest does. Called on any vCPU's thread.
+struct surroundings {
+    /// An access to ports. \return whether this vCPU goes on
+    virtual bool on_port(kvm_run& exit, uint8_t* data) = 0;
+    /// A vCPU cannot go on.
+    virtual void on_failure(failure const& why) = 0;
+
+protected:
+    ~surroundings() = default;
+};
 
 struct machine_state {
-    explicit machine_state(guest_memory m) : memory(std::move(m)) {}
     guest_memory memory;
     std::vector<vcpu_state> vcpus;
-    kvm_irqchip chips[3]{};  ///< both PICs, the I/O APIC
+    kvm_irqchip chips[3]{};  ///< Both PICs, the I/O APIC.
     kvm_pit_state2 pit{};
-    uint64_t clock{};  ///< Nanoseconds of the KVM clock.
+    kvm_clock_data clock{};
 };
 
 class machine {
@@ -32,18 +35,17 @@ public:
     machine(file const& kvm, cpu_model const& model, machine_state saved);
     ~machine() { stop(); }
 
-    vcpu& first() { return vcpus_.front(); }
+    vcpu const& first() const { return vcpus_.front(); }
 
-    /// All vCPUs run, on new threads. \pre stopped
-    void start(port_handler const& on_port, failure_handler const& on_failure);
+    /// All vCPUs run, on new threads: KVM counts what is stolen from a new vCPU from its thread's beginning.
+    /// \pre stopped
+    void start(surroundings& world);
     /// \post no vCPU runs, none is in the middle of an access, and the threads are gone
     void stop();
     /// \pre stopped
-    machine_state save();
+    machine_state save() const;
 
 private:
-    void run(vcpu const& cpu, port_handler const& on_port);
-
     guest_memory memory_;
     file vm_;
     std::vector<vcpu> vcpus_;

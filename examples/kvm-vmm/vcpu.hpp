@@ -5,12 +5,11 @@
 /// One vCPU of KVM: its registers as a value, entering it, and making it leave. [kvm-api]
 
 #include <csignal>
-#include <memory>
 
 #include "boot.hpp"
 #include "cpu_model.hpp"
 
-/// Interrupts KVM_RUN, with immediate_exit set before.
+/// Interrupts KVM_RUN. Its handler does nothing.
 inline constexpr int kick_signal = SIGUSR1;
 
 /// All that a vCPU is.
@@ -21,9 +20,9 @@ struct vcpu_state {
     std::vector<uint32_t> xsave;
     kvm_debugregs debugregs;
     kvm_lapic_state lapic;
-    kvm_mp_state mp_state;
     kvm_vcpu_events events;
-    std::vector<kvm_msr_entry> msrs;
+    kvm_mp_state mp_state;
+    std::vector<kvm_msr_entry> msrs;  ///< The first is the TSC.
 };
 
 class vcpu {
@@ -32,31 +31,26 @@ public:
     vcpu(file const& vm, cpu_model const& model, uint32_t id, size_t run_size);
 
     /// PVH's state for the first vCPU.
-    void start_at(boot_entry const& entry);
+    void start_at(boot_entry const& entry) const;
 
-    /// The state, in two steps, since the clock is to be read beside the MSRs. \pre enter() returned false
+    /// The state, in two steps, since the VM's clock is to be read beside the MSRs. \pre enter() returned false
     void save_msrs(vcpu_state& state) const;
     void save_rest(vcpu_state& state) const;
     /// The same backwards. \pre a new vCPU
     void restore_rest(vcpu_state& state) const;
-    void restore_msrs(vcpu_state const& state) const;
+    void restore_msrs(vcpu_state& state) const;
 
-    /// Runs the guest. \return whether there is an exit to handle: false after a kick, and then nothing is under way.
+    /// Runs the guest. \return whether there is an exit to handle: false after a kick, and then no access is half done.
     bool enter() const;
-    kvm_run& exit() const { return *run_; }
+    kvm_run& exit() const { return *reinterpret_cast<kvm_run*>(run_.bytes()); }
 
-    /// Makes enter() return false as soon as the last exit is done with, also if it is called later. For any thread.
-    /// \pre `thread` is the one that calls enter(), and was not joined
+    /// Makes enter() return false as soon as the last exit is done with, also if it is called only later. For any
+    /// thread. \pre `thread` is the one that calls enter(), and was not joined
     void kick(pthread_t thread) const;
 
 private:
-    struct unmap {
-        size_t size;
-        void operator()(kvm_run* run) const { munmap(run, size); }
-    };
-
     file file_;
     cpu_model const* model_;
     uint32_t id_;
-    std::unique_ptr<kvm_run, unmap> run_;
+    mapping run_;
 };
