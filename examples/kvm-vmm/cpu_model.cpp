@@ -58,6 +58,7 @@ cpu_model::cpu_model(file const& kvm, uint32_t vcpus) : vcpus_(vcpus) {
         entries_.push_back({abi::cpuid_leaf::extended_topology, 1, {pvx::bit_width(vcpus - 1), vcpus, 0x200, 0}});
     }
 
+    bool const intel = abi::identify_vendor(abi::vendor_name(table.cpuid(0, 0))) == abi::cpu_vendor::intel;
     bool const deadline = PVX_VMM_CALL(kvm, KVM_CHECK_EXTENSION, KVM_CAP_TSC_DEADLINE_TIMER) > 0;
     uint64_t const all = components_ | layout_.supervisor_components();
     for (host::cpuid_entry& e : entries_) {
@@ -72,7 +73,7 @@ cpu_model::cpu_model(file const& kvm, uint32_t vcpus) : vcpus_(vcpus) {
         } else if (e.leaf == abi::cpuid_leaf::xstate && e.subleaf == 0) {
             e.regs.eax = static_cast<uint32_t>(components_);
             e.regs.edx = static_cast<uint32_t>(components_ >> 32);
-        } else if (e.leaf == amd_sizes) {
+        } else if (e.leaf == amd_sizes && !intel) {
             e.regs.ecx = pvx::bit_width(vcpus - 1) << 12 | (vcpus - 1);
         }
     }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+namespace abi = pvx::abi;
+
 machine::machine(file const& kvm, cpu_model const& model, uint32_t vcpus, guest_memory memory)
     : memory_(std::move(memory)), vm_(PVX_VMM_CALL(kvm, KVM_CREATE_VM, 0)) {
     // Four pages for real mode on CPUs that do not have it in a guest: anywhere but in the guest's memory.
@@ -26,10 +28,15 @@ machine::machine(file const& kvm, cpu_model const& model, machine_state saved)
     : machine(kvm, model, static_cast<uint32_t>(saved.vcpus.size()), std::move(saved.memory)) {
     for (kvm_irqchip& chip : saved.chips) PVX_VMM_CALL(vm_, KVM_SET_IRQCHIP, &chip);
     PVX_VMM_CALL(vm_, KVM_SET_PIT2, &saved.pit);
-    for (size_t i = 0; i < vcpus_.size(); ++i) vcpus_[i].restore_rest(saved.vcpus[i]);
-    // Clock and TSC go on together, from where both were read.
-    saved.clock.flags = 0;
-    PVX_VMM_CALL(vm_, KVM_SET_CLOCK, &saved.clock);
+    for (size_t i = 0; i < vcpus_.size(); ++i) vcpus_[i].restore_registers(saved.vcpus[i]);
+    // Clock and TSC go on together. A TSC less than a second from what KVM expects it takes for an attempt to write the
+    // same to all vCPUs, and does not take over. So the first one is written twice, and far off at first.
+    for (vcpu_state& v : saved.vcpus) v.msrs.front().data = saved.now.tsc;
+    auto& first = saved.vcpus.front().msrs;
+    first.insert(first.begin(), {abi::msr::ia32_tsc, 0, saved.now.tsc + (uint64_t{1} << 45)});
+    kvm_clock_data clock{};
+    clock.clock = saved.now.clock;
+    PVX_VMM_CALL(vm_, KVM_SET_CLOCK, &clock);
     for (size_t i = 0; i < vcpus_.size(); ++i) vcpus_[i].restore_msrs(saved.vcpus[i]);
     // A kick that came before the halt is in no state that KVM gives out. So each vCPU gets one more, as an MSI of the
     // delivery mode that KVM has for it: a waiter that wakes without reason looks, and waits again.
@@ -40,20 +47,15 @@ machine::machine(file const& kvm, cpu_model const& model, machine_state saved)
 }
 
 machine_state machine::save() const {
-    std::vector<vcpu_state> vcpus(vcpus_.size());
-    kvm_clock_data clock{};
-    for (size_t i = 0; i < vcpus.size(); ++i) vcpus_[i].save_msrs(vcpus[i]);
-    PVX_VMM_CALL(vm_, KVM_GET_CLOCK, &clock);
-    for (size_t i = 0; i < vcpus.size(); ++i) vcpus_[i].save_rest(vcpus[i]);
-
-    // The TSC went on while it was read from one vCPU after the other; and where the host's own is not reliable, KVM
-    // gives that of a vCPU as it was when it ran last. The latest of all is the machine's.
-    uint64_t latest = 0;
-    for (vcpu_state const& v : vcpus) latest = std::max<uint64_t>(latest, v.msrs.front().data);
-    for (vcpu_state& v : vcpus) v.msrs.front().data = latest;
+    std::vector<vcpu_state> vcpus;
+    for (vcpu const& cpu : vcpus_) vcpus.push_back(cpu.save());
+    // A TSC that is read now has gone on, or where the host's own is not reliable has stood still, since the vCPU
+    // stopped. That of the vCPU which stopped last is the machine's.
+    auto const later = [](moment const& a, moment const& b) { return a.tsc < b.tsc; };
+    moment const now = *std::max_element(stopped_at_.begin(), stopped_at_.end(), later);
 
     // The memory last: to read a vCPU's state is reason enough for KVM to write to its steal-time page.
-    machine_state state{memory_.copy(), std::move(vcpus), {}, {}, clock};
+    machine_state state{memory_.copy(), std::move(vcpus), {}, {}, now};
     for (uint32_t i = 0; i < 3; ++i) {
         state.chips[i].chip_id = i;
         PVX_VMM_CALL(vm_, KVM_GET_IRQCHIP, &state.chips[i]);
@@ -62,7 +64,8 @@ machine_state machine::save() const {
     return state;
 }
 
-static void run(vcpu const& cpu, surroundings& world) try {
+void machine::run(size_t index, surroundings& world) try {
+    vcpu const& cpu = vcpus_[index];
     while (cpu.enter()) {
         kvm_run& exit = cpu.exit();
         if (exit.exit_reason == KVM_EXIT_IO) {
@@ -76,12 +79,17 @@ static void run(vcpu const& cpu, surroundings& world) try {
                                               std::to_string(exit.internal.suberror));
         }
     }
+    kvm_clock_data clock{};
+    uint64_t const tsc = cpu.tsc();
+    PVX_VMM_CALL(vm_, KVM_GET_CLOCK, &clock);
+    stopped_at_[index] = {tsc, clock.clock};
 } catch (failure const& why) {
     world.on_failure(why);
 }
 
 void machine::start(surroundings& world) {
-    for (vcpu const& cpu : vcpus_) threads_.emplace_back(run, std::cref(cpu), std::ref(world));
+    stopped_at_.resize(vcpus_.size());
+    for (size_t i = 0; i < vcpus_.size(); ++i) threads_.emplace_back(&machine::run, this, i, std::ref(world));
 }
 
 void machine::stop() {

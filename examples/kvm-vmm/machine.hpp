@@ -19,12 +19,17 @@ protected:
     ~surroundings() = default;
 };
 
+/// The guest's TSC and the VM's clock, in nanoseconds, at one moment.
+struct moment {
+    uint64_t tsc, clock;
+};
+
 struct machine_state {
     guest_memory memory;
     std::vector<vcpu_state> vcpus;
     kvm_irqchip chips[3]{};  ///< Both PICs, the I/O APIC.
     kvm_pit_state2 pit{};
-    kvm_clock_data clock{};
+    moment now{};
 };
 
 class machine {
@@ -46,8 +51,11 @@ public:
     machine_state save() const;
 
 private:
+    void run(size_t index, surroundings& world);
+
     guest_memory memory_;
     file vm_;
     std::vector<vcpu> vcpus_;
     std::vector<std::thread> threads_;
+    std::vector<moment> stopped_at_;  ///< Of each vCPU.
 };

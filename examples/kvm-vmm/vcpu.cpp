@@ -15,7 +15,7 @@ constexpr uint32_t sysenter_cs = 0x174, sysenter_esp = 0x175, sysenter_eip = 0x1
 constexpr uint32_t spec_ctrl = 0x48, star = 0xc0000081, lstar = 0xc0000082, cstar = 0xc0000083, fmask = 0xc0000084;
 constexpr uint32_t tsc_aux = 0xc0000103;
 
-/// What restore_msrs() writes, in this order, and save_msrs() reads backwards. A host or guest without one of them
+/// What restore_msrs() writes, in this order, and save() reads backwards. A host or guest without one of them
 /// skips it. Not there: the wall clock's MSR, whose write acts, on memory that the guest may long use for something
 /// else.
 constexpr std::array<uint32_t, 23> saved_msrs = {msr::ia32_tsc,
@@ -42,7 +42,7 @@ constexpr std::array<uint32_t, 23> saved_msrs = {msr::ia32_tsc,
                                                  abi::kvm_msr::async_pf_en.index,
                                                  msr::ia32_tsc_deadline};
 
-/// The whole restore as MSRs: restore_rest() has set the first two, by KVM_SET_SREGS and KVM_SET_LAPIC.
+/// The whole restore as MSRs: restore_registers() has set the first two, by KVM_SET_SREGS and KVM_SET_LAPIC.
 constexpr auto restore_order = [] {
     std::array<uint32_t, 2 + saved_msrs.size()> order{msr::ia32_apic_base, abi::apic_msr(abi::apic_reg::lvt_timer)};
     std::copy(saved_msrs.begin(), saved_msrs.end(), order.begin() + 2);
@@ -93,15 +93,19 @@ void vcpu::start_at(boot_entry const& entry) const {
     PVX_VMM_CALL(file_, KVM_SET_REGS, &regs);
 }
 
-void vcpu::save_msrs(vcpu_state& state) const {
+uint64_t vcpu::tsc() const {
+    kvm_msr_entry entry{msr::ia32_tsc, 0, 0};
+    (void)transfer(file_, KVM_GET_MSRS, entry);
+    return entry.data;
+}
+
+vcpu_state vcpu::save() const {
+    vcpu_state state;
     std::for_each(saved_msrs.rbegin(), saved_msrs.rend(), [&](uint32_t index) {
         kvm_msr_entry entry{index, 0, 0};
         if (transfer(file_, KVM_GET_MSRS, entry)) state.msrs.insert(state.msrs.begin(), entry);
     });
-}
-
-void vcpu::save_rest(vcpu_state& state) const {
-    // First, because KVM works off a pending INIT or SIPI in it.
+    // Before the others, because KVM works off a pending INIT or SIPI in it.
     PVX_VMM_CALL(file_, KVM_GET_MP_STATE, &state.mp_state);
     PVX_VMM_CALL(file_, KVM_GET_VCPU_EVENTS, &state.events);
     PVX_VMM_CALL(file_, KVM_GET_LAPIC, &state.lapic);
@@ -113,9 +117,10 @@ void vcpu::save_rest(vcpu_state& state) const {
     int const least = ioctl(file_.fd(), KVM_CHECK_EXTENSION, KVM_CAP_XSAVE2);
     state.xsave.resize(std::max(model_->xsave().words(), static_cast<uint32_t>(std::max(least, 0)) / 4));
     checked(ioctl(file_.fd(), least > 0 ? KVM_GET_XSAVE2 : KVM_GET_XSAVE, state.xsave.data()), "KVM_GET_XSAVE");
+    return state;
 }
 
-void vcpu::restore_rest(vcpu_state& state) const {
+void vcpu::restore_registers(vcpu_state& state) const {
     uint64_t const xcr0 = state.xcrs.nr_xcrs == 0 ? pvx::host::xcr0_at_reset : state.xcrs.xcrs[0].value;
     auto cpuid = model_->cpuid(id_, {state.sregs.cr4, xcr0, 0, state.sregs.apic_base, 0});
     PVX_VMM_CALL(file_, KVM_SET_CPUID2, cpuid.head());

@@ -33,12 +33,14 @@ public:
     /// PVH's state for the first vCPU.
     void start_at(boot_entry const& entry) const;
 
-    /// The state, in two steps, since the VM's clock is to be read beside the MSRs. \pre enter() returned false
-    void save_msrs(vcpu_state& state) const;
-    void save_rest(vcpu_state& state) const;
-    /// The same backwards. \pre a new vCPU
-    void restore_rest(vcpu_state& state) const;
+    /// \pre enter() returned false
+    vcpu_state save() const;
+    /// All but the MSRs and what follows them, then these: the VM's clock is to be set between. \pre a new vCPU
+    void restore_registers(vcpu_state& state) const;
     void restore_msrs(vcpu_state& state) const;
+
+    /// The guest's TSC.
+    uint64_t tsc() const;
 
     /// Runs the guest. \return whether there is an exit to handle: false after a kick, and then no access is half done.
     bool enter() const;

@@ -86,6 +86,18 @@ outcome filled_in() {
     return pass();
 }
 
+outcome msr_reads_back() {
+    uint32_t const msr = pvx::guest::choose_clock_msrs(pv::features()).system_time;
+    bool wrong[os::max_cpus] = {};
+    os::run_on_all([&] {
+        uint64_t const record = os::physical_address(&pv::clock_record(os::cpu_self()));
+        wrong[os::cpu_self()] = machine{}.read_msr(msr) != (record | abi::kvm_msr_enable);
+    });
+    for (uint32_t cpu = 0; cpu < os::cpu_count(); ++cpu)
+        if (wrong[cpu]) return fail("it does not on vCPU {}", cpu);
+    return pass();
+}
+
 outcome library_clock_monotonic() {
     race r;
     run_race(r, [](pvx::nanoseconds& now) { return pv::clock().now_bounded(now); });
@@ -201,6 +213,7 @@ constexpr requirement uses_clock{.clock = true};
 constexpr test_case cases[] = {
     {"every vCPU's clock record can be registered", {}, registered},
     {"every vCPU's clock record is filled in, with an even version", uses_clock, filled_in},
+    {"the clock MSR reads back what was written", uses_clock, msr_reads_back},
     {"the library's clock never goes back between vCPUs", uses_clock, library_clock_monotonic},
     {"the vCPUs' own clocks agree where the host says that they are stable", uses_clock, raw_clock_monotonic},
     {"the clock runs at the rate of its record, and that is the TSC's", uses_clock, rate_matches_tsc},

@@ -36,9 +36,25 @@ void set_stray_handlers(os::irq_handler irq, os::nmi_handler nmi) {
     os::set_nmi_handler(nmi);
 }
 
+/// True if the TSC, or by more than the host's own corrections the clock, is behind what it was at the call before: the
+/// machine was moved, and its time was not. \pre on CPU 0
+bool time_went_back() {
+    static constinit uint64_t last_tsc = 0, last_ns = 0;
+    constexpr uint64_t corrections_ns = 10'000'000;
+    machine const m;
+    pvx::guest::clock_sample now;
+    bool const has_clock = bool(pv::configuration().clock) && pv::clock().sample_bounded(m.self(), now);
+    uint64_t const tsc = m.tsc().value, ns = has_clock ? now.time.value : last_ns;
+    bool const back = tsc < last_tsc || ns + corrections_ns < last_ns;
+    last_tsc = tsc;
+    last_ns = ns;
+    return back;
+}
+
 outcome run(test_case const& c) {
     outcome o = c.run();
     os::run_on_all([] {});  // whatever is pending for a vCPU comes before its next job
+    if (time_went_back() && o.what() != outcome::kind::fail) return fail("the TSC or the clock went back");
     uint32_t const vector = machine{}.ref(stray).exchange(0u, pvx::order::relaxed);
     if (vector != 0 && o.what() != outcome::kind::fail) return fail("an interrupt {:#x} that nobody sent", vector);
     return o;
