@@ -25,9 +25,8 @@ machine::machine(file const& kvm, cpu_model const& model, uint32_t vcpus, guest_
 }
 
 machine::machine(file const& kvm, cpu_model const& model, machine_state saved)
-    : machine(kvm, model, static_cast<uint32_t>(saved.vcpus.size()), std::move(saved.memory)) {
+    : machine(kvm, model, static_cast<uint32_t>(saved.vcpus.size()), std::move(*saved.memory)) {
     for (kvm_irqchip& chip : saved.chips) PVX_VMM_CALL(vm_, KVM_SET_IRQCHIP, &chip);
-    PVX_VMM_CALL(vm_, KVM_SET_PIT2, &saved.pit);
     for (size_t i = 0; i < vcpus_.size(); ++i) vcpus_[i].restore_registers(saved.vcpus[i]);
     // Clock and TSC go on together. A TSC less than a second from what KVM expects it takes for an attempt to write the
     // same to all vCPUs, and does not take over. So the first one is written twice, and far off at first.
@@ -38,6 +37,7 @@ machine::machine(file const& kvm, cpu_model const& model, machine_state saved)
     clock.clock = saved.now.clock;
     PVX_VMM_CALL(vm_, KVM_SET_CLOCK, &clock);
     for (size_t i = 0; i < vcpus_.size(); ++i) vcpus_[i].restore_msrs(saved.vcpus[i]);
+    PVX_VMM_CALL(vm_, KVM_SET_PIT2, &saved.pit);
     // A kick that came before the halt is in no state that KVM gives out. So each vCPU gets one more, as an MSI of the
     // delivery mode that KVM has for it: a waiter that wakes without reason looks, and waits again.
     for (uint32_t id = 0; id < vcpus_.size(); ++id) {
@@ -47,20 +47,20 @@ machine::machine(file const& kvm, cpu_model const& model, machine_state saved)
 }
 
 machine_state machine::save() const {
-    std::vector<vcpu_state> vcpus;
-    for (vcpu const& cpu : vcpus_) vcpus.push_back(cpu.save());
-    // A TSC that is read now has gone on, or where the host's own is not reliable has stood still, since the vCPU
-    // stopped. That of the vCPU which stopped last is the machine's.
-    auto const later = [](moment const& a, moment const& b) { return a.tsc < b.tsc; };
-    moment const now = *std::max_element(stopped_at_.begin(), stopped_at_.end(), later);
-
-    // The memory last: to read a vCPU's state is reason enough for KVM to write to its steal-time page.
-    machine_state state{memory_.copy(), std::move(vcpus), {}, {}, now};
+    // What sends interrupts before what takes them: one that comes in between is then there twice and not lost.
+    machine_state state;
+    PVX_VMM_CALL(vm_, KVM_GET_PIT2, &state.pit);
     for (uint32_t i = 0; i < 3; ++i) {
         state.chips[i].chip_id = i;
         PVX_VMM_CALL(vm_, KVM_GET_IRQCHIP, &state.chips[i]);
     }
-    PVX_VMM_CALL(vm_, KVM_GET_PIT2, &state.pit);
+    for (vcpu const& cpu : vcpus_) state.vcpus.push_back(cpu.save());
+    // A TSC that is read now has gone on, or where the host's own is not reliable has stood still, since the vCPU
+    // stopped. That of the vCPU which stopped last is the machine's.
+    auto const later = [](moment const& a, moment const& b) { return a.tsc < b.tsc; };
+    state.now = *std::max_element(stopped_at_.begin(), stopped_at_.end(), later);
+    // Last: to read a vCPU's state is reason enough for KVM to write to its steal-time page.
+    state.memory = memory_.copy();
     return state;
 }
 

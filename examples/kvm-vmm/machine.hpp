@@ -4,6 +4,7 @@
 /// \file
 /// A virtual machine that runs on a thread per vCPU, and can be saved and continued in another one.
 
+#include <optional>
 #include <thread>
 
 #include "vcpu.hpp"
@@ -25,11 +26,11 @@ struct moment {
 };
 
 struct machine_state {
-    guest_memory memory;
     std::vector<vcpu_state> vcpus;
     kvm_irqchip chips[3]{};  ///< Both PICs, the I/O APIC.
     kvm_pit_state2 pit{};
     moment now{};
+    std::optional<guest_memory> memory{};
 };
 
 class machine {
