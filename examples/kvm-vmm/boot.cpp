@@ -56,6 +56,7 @@ uint64_t load_elf(guest_memory& memory, std::string const& name) {
     if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != EM_X86_64)
         throw failure(usage, name + " is an ELF file, but not for x86-64");
     uint64_t entry = 0;
+    bool fits = true;
     for (uint64_t i = 0; i < header.e_phnum; ++i) {
         auto const segment = read<Elf64_Phdr>(image, header.e_phoff + i * sizeof(Elf64_Phdr), name);
         if (segment.p_offset > image.size() || segment.p_filesz > image.size() - segment.p_offset)
@@ -63,12 +64,13 @@ uint64_t load_elf(guest_memory& memory, std::string const& name) {
         if (segment.p_type == PT_NOTE && entry == 0) entry = pvh_entry(image, segment, name);
         if (segment.p_type != PT_LOAD) continue;
         // Behind what is in the file there are zeros already.
-        if (segment.p_memsz < segment.p_filesz || segment.p_memsz > memory.size() || segment.p_paddr < high_ram_begin ||
-            segment.p_paddr > memory.size() - segment.p_memsz ||
-            !memory.write(segment.p_paddr, {image.data() + segment.p_offset, segment.p_filesz}))
-            throw failure(usage, name + " does not fit between 1 MiB and the end of memory; --memory MIB gives more");
+        fits = fits && segment.p_memsz >= segment.p_filesz && segment.p_memsz <= memory.size() &&
+               segment.p_paddr >= high_ram_begin && segment.p_paddr <= memory.size() - segment.p_memsz &&
+               memory.write(segment.p_paddr, {image.data() + segment.p_offset, segment.p_filesz});
     }
     if (entry == 0) throw failure(usage, name + " has no PVH note (name Xen, type 18); readelf -nW shows the notes");
+    if (!fits)
+        throw failure(usage, name + " does not fit between 1 MiB and the end of memory; --memory MIB gives more");
     return entry;
 }
 
