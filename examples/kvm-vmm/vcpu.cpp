@@ -134,7 +134,7 @@ void vcpu::restore_registers(vcpu_state& state) const {
 
 void vcpu::restore_msrs(vcpu_state& state) const {
     for (kvm_msr_entry& entry : state.msrs)
-        if (!transfer(file_, KVM_SET_MSRS, entry))
+        if (!transfer(file_, KVM_SET_MSRS, entry) && entry.data != 0)  // some read as 0 that are not there
             throw failure(machine_failed, "KVM does not take back MSR " + std::to_string(entry.index));
     PVX_VMM_CALL(file_, KVM_SET_VCPU_EVENTS, &state.events);
     PVX_VMM_CALL(file_, KVM_SET_MP_STATE, &state.mp_state);
