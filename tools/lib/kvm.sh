@@ -53,7 +53,7 @@ kvm_usable() {
             kvm_reason+=" ($cpuinfo shows neither vmx nor svm: guest kernel code is emulated)"
         ;;
     *)
-        words=$(grep -v 'warning:' "$1/kvm-probe.out" | tail -n 1)
+        words=$(grep -m 1 'error:' "$1/kvm-probe.out" || grep -v 'warning:' "$1/kvm-probe.out" | tail -n 1)
         kvm_reason="a test guest on $kvm_device failed: ${words:-qemu ended with status $status}"
         ;;
     esac
