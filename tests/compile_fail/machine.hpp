@@ -82,7 +82,6 @@ enum class defect {
     run_delay_type,
     flush_guest_tlb,
     wake,
-    yield_to,
     wake_event,
     wake_event_type,
     rule_of_init,
@@ -117,8 +116,6 @@ enum class defect {
     apic_map_vcpu_type,
     apic_map_limit,
     apic_map_limit_type,
-    host_clamp_index,
-    host_clamp_index_type,
     host_kick,
     host_self,
     host_self_type,
@@ -286,7 +283,6 @@ struct environment : cell_member<D> {
     result<D, defect::run_delay_type, pvx::nanoseconds> run_delay() const requires(D != defect::run_delay);
     void flush_guest_tlb() const requires(D != defect::flush_guest_tlb);
     void wake(pvx::cpu_index) const requires(D != defect::wake);
-    void yield_to(pvx::cpu_index) const requires(D != defect::yield_to);
     result<D, defect::wake_event_type, bool> wake_event() const requires(D != defect::wake_event);
     result<D, defect::rule_of_init_type, pvx::host::init_rule> rule_of_init() const requires(D != defect::rule_of_init);
     void event(pvx::host::steal_event) const requires(D != defect::event);
@@ -303,8 +299,6 @@ struct environment : cell_member<D> {
 
     result<D, defect::pv_features_type, uint32_t> pv_features() const requires(D != defect::pv_features);
     apic_guard<D> apic_map() const requires(D != defect::apic_map);
-    result<D, defect::host_clamp_index_type, uint32_t> clamp_index(uint32_t, uint32_t) const
-        requires(D != defect::host_clamp_index);
     void kick(pvx::cpu_index) const requires(D != defect::host_kick);
     result<D, defect::host_self_type, pvx::cpu_index> self() const requires(D != defect::host_self);
     void yield_to(pvx::cpu_index) const requires(D != defect::yield_to);

@@ -91,7 +91,6 @@ struct machine : relacy_atomics<chosen> {
     bool wake_event() const;
     host::init_rule rule_of_init() const { return host::init_rule::taken; }
     void wake(cpu_index, place where = {}) const;
-    void yield_to(cpu_index) const {}
 };
 
 struct world {

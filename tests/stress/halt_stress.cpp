@@ -41,7 +41,6 @@ struct environment : thread_atomics {
         (void)ref(of->vcpus[to.value].door).exchange(1, order::release);
         futex_machine<thread_atomics>(of->cpus).kick(to);
     }
-    void yield_to(cpu_index) const {}
     /// Until a wake, which may have been before.
     void sleep() const {
         uint32_t& door = of->vcpus[vcpu].door;

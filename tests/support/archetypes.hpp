@@ -291,7 +291,6 @@ struct mmu_role : guest_tlb_role {
 
 struct vcpu_wake_role {
     PVX_ENTRY_INLINE void wake(cpu_index vcpu) const { write_outside(vcpu.value); }
-    PVX_ENTRY_INLINE void yield_to(cpu_index vcpu) const { write_outside(vcpu.value); }
 };
 
 struct wake_event_role {

@@ -23,7 +23,6 @@ struct vm_state {
     bool event = false;
     init_rule rule = init_rule::taken;
     uint32_t wakes = 0;
-    uint32_t yields = 0;
     std::function<void()> on_look = [] {};  // at each call of the vCPU's roles
 };
 
@@ -43,7 +42,6 @@ struct environment : recording_atomics {
         if (vcpu != cpu_index{5}) throw unplanned("another vCPU is woken");
         ++vm->wakes;
     }
-    void yield_to(cpu_index) const { ++vm->yields; }
 };
 
 /// A vCPU with its words.
@@ -424,7 +422,6 @@ TEST_CASE("Who signals wakes a vCPU that is blocked, and INIT, SIPI and stops wa
     CHECK(v.vm.wakes == 5);
     v.halt.unblock();
     CHECK_FALSE(v.from.notify());
-    CHECK(v.vm.yields == 0);
 }
 
 TEST_CASE("A kick at any step between HLT and sleep keeps the vCPU awake or wakes it", "[host][halt]") {

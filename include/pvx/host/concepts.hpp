@@ -71,11 +71,10 @@ concept guest_tlb_policy = requires(E const e) {
 /// The threads of the VM's vCPUs, for whoever signals one of them.
 /// Axiom: `wake` ends the sleep of that vCPU's thread, and its stay in the guest. It is sticky: where the thread is in
 /// neither, the next of the two ends as it begins. What the caller stored before is visible to the thread then. Either
-/// may end for no reason. `yield_to` is a hint; for the vCPU that calls it does nothing. Neither sleeps.
+/// may end for no reason. It does not sleep.
 template <class E>
 concept vcpu_wake_policy = requires(E const e, cpu_index vcpu) {
-    e.wake(vcpu);      // wake(vcpu) gets its thread out of sleep and guest
-    e.yield_to(vcpu);  // yield_to(vcpu) gives the caller's CPU to its thread, if that waits for one
+    e.wake(vcpu);  // wake(vcpu) gets its thread out of sleep and guest
 };
 
 /// What an INIT does to a vCPU at the moment.

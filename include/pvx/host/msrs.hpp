@@ -96,26 +96,17 @@ public:
     msr_outcome write(uint32_t index, uint64_t value, Components&... components) {
         using namespace abi::kvm_msr;
         if (!offered(index)) return msr_outcome::not_ours;
-        switch (index) {
-            case poll_control.index:
-                if constexpr (has_polling) return write_poll_control(value);
-                break;
-            case pv_eoi_en.index:
-                if constexpr (has_eoi) return write_pv_eoi(value);
-                break;
-            case async_pf_en.index:
-                if constexpr (has_async_pf) return write_async_pf(value, values_.async_pf_int);
-                break;
-            case async_pf_int.index:
-                if constexpr (has_async_pf) return write_async_pf_int(value);
-                break;
-            case async_pf_ack.index:
-                if constexpr (has_async_pf) return acknowledge(value);
-                break;
-            case migration_control.index:
-                if constexpr (has_migration) return write_migration_control(value);
-                break;
+        if constexpr (has_polling)
+            if (index == poll_control.index) return write_poll_control(value);
+        if constexpr (has_eoi)
+            if (index == pv_eoi_en.index) return write_pv_eoi(value);
+        if constexpr (has_async_pf) {
+            if (index == async_pf_en.index) return write_async_pf(value, values_.async_pf_int);
+            if (index == async_pf_int.index) return write_async_pf_int(value);
+            if (index == async_pf_ack.index) return acknowledge(value);
         }
+        if constexpr (has_migration)
+            if (index == migration_control.index) return write_migration_control(value);
         msr_outcome outcome = msr_outcome::not_ours;
         (void)(((outcome = components.write_msr(index, value)) != msr_outcome::not_ours) || ...);
         return outcome;

@@ -112,14 +112,21 @@ outcome raw_clock_monotonic() {
     });
     for (uint32_t cpu = 0; cpu < os::cpu_count(); ++cpu)
         if (!all_stable[cpu]) return skip("the host does not set the stable flag for vCPU {}", cpu);
+    // A host may find out at any moment that its TSC cannot be trusted. From then on nothing is promised.
+    bool withdrawn[os::max_cpus] = {};
     race r;
-    run_race(r, [](pvx::nanoseconds& now) {
+    run_race(r, [&](pvx::nanoseconds& now) {
         pvx::guest::clock_sample s;
         bool const consistent = pv::clock().sample_bounded(machine{}.self(), s);
         now = s.time;
-        return consistent;
+        if (consistent && !s.stable) withdrawn[os::cpu_self()] = true;
+        return consistent && s.stable;
     });
-    return r.result();
+    outcome const agree = r.result();
+    for (uint32_t cpu = 0; cpu < os::cpu_count(); ++cpu)
+        if (withdrawn[cpu] && r.total_back() == 0)
+            return skip("the host took the stable flag back meanwhile, at vCPU {}", cpu);
+    return agree;
 }
 
 /// The clock and the TSC at one moment.

@@ -83,14 +83,17 @@ public:
     bool with_logical(uint32_t to, Use use) const {
         uint32_t const narrow = to <= 0xff ? to : 0;
         if (to == 0xff && !at(any_cluster(), any_cluster() + 1).empty()) return false;
-        // The xAPICs first: who goes from one mode to the other meanwhile is not missed.
-        place const places[] = {{flat(), narrow, flat() + 8},
-                                {cluster(narrow >> 4), narrow & 0xf, any_cluster()},
-                                {(to >> 16) * 16, to & 0xffff, limit_}};
-        for (place const& p : places)
-            if (!members(p, [](apic_entry found) { return !found.is_several(); })) return false;
+        // No array: the psABI aligns one to 16 bytes, and a kernel its stack to 8. The xAPICs first: who goes from one
+        // mode to the other meanwhile is not missed.
+        auto const places = [&](uint32_t i) -> place {
+            if (i == 0) return {flat(), narrow, flat() + 8};
+            if (i == 1) return {cluster(narrow >> 4), narrow & 0xf, any_cluster()};
+            return {(to >> 16) * 16, to & 0xffff, limit_};
+        };
         for (uint32_t i = 0; i < 3; ++i)
-            members(places[i], [&](apic_entry found) {
+            if (!members(places(i), [](apic_entry found) { return !found.is_several(); })) return false;
+        for (uint32_t i = 0; i < 3; ++i)
+            members(places(i), [&](apic_entry found) {
                 if (!found.empty()) use(found.vcpu(), i == 2);
                 return true;
             });
