@@ -83,12 +83,11 @@ says "an added read-modify-write is caught" 1 '^MORE +seqcount/write, 1 field: s
 says_too "and that the processor locks for it" '^MORE +seqcount/write, 1 field: LOCK: was 0, is 1$'
 
 changed qspinlock guest/qspinlock.hpp 'uint32_t found = detail::lock_held;' \
-    '(void)machine_.ref(word).exchange(detail::lock_held, order::relaxed);\n        &'
+    'uint32_t no = 0xffff0000;\n        (void)machine_.ref(word).compare_exchange(no, 0, order::relaxed, order::relaxed);\n        &'
 says "a third locked operation of a lock and its unlock is over their limit" 1 \
     '^OVER +qspinlock/lock and unlock, paravirtual: LOCK: is 3, and may be 2 at most$' \
     ./changed "${against[@]}" --filter "qspinlock/lock and unlock"
-says "and no new baseline lifts it" 1 '^wrote no baseline' ./changed --write-baseline --baseline lifted.json \
-    --filter "qspinlock/lock and unlock"
+says "and no new baseline lifts it" 1 '^wrote no baseline' ./changed --write-baseline --baseline lifted.json
 [ ! -e lifted.json ] || failed=1
 
 changed ipi guest/ipi.hpp 'int64_t const delivered' '(void)machine_.hypercall(0, 0, 0, 0, 0); &'
