@@ -334,6 +334,26 @@ struct suite : rl::test_suite<suite, 1 + others>, world {
     }
 };
 
+/// One sender kicks, then sends INIT; another sends SIPI, with which the vCPU's look may begin.
+struct init_suite : rl::test_suite<init_suite, 3>, world {
+    void before() { world::before(); }
+    void thread(unsigned i) {
+        host::vcpu_signals<machine> const signals{machine{}, words, cpu_index{0}};
+        if (i == 1) {
+            signals.kick();
+            signals.init();
+        } else if (i == 2) {
+            signals.startup(7);
+        } else {
+            for (unsigned looks = 0; looks < 3; ++looks) {
+                if (halt->next().action != host::halt_action::init) continue;
+                ++seen.starts;
+                return require(words.latch.load(rl::mo_seq_cst, place{}.info()) == 0, "INIT has cleared the latch");
+            }
+        }
+    }
+};
+
 class models {
 public:
     models(int argc, char** argv) : model_(argc, argv) {}
@@ -348,6 +368,16 @@ public:
         s.wrong = wrong;
         choose<M>(s);
         model_.caught<suite>(name, {2, 2}, how);
+    }
+    void good_init(char const* name) {
+        choose<shipped>({.application = true});
+        model_.passes<init_suite>(name, {3, 4});
+        model_.reached(seen.starts != 0, name, "no INIT was taken");
+    }
+    template <mutation M>
+    void bad_init(char const* name) {
+        choose<M>({.application = true});
+        model_.caught<init_suite>(name, {3, 4});
     }
     void reached(bool holds, char const* name, char const* what) { model_.reached(holds, name, what); }
     int result() const { return model_.result(); }
@@ -399,6 +429,8 @@ int main(int argc, char** argv) {
     m.good("one more wake than needed, from who still reads blocked",
            {.what = {kick, interrupt}, .wrong = bug::keeps_blocked});
 
+    m.good_init("an INIT after a kick of the same sender, and a SIPI");
+
     // [halt-block]
     m.bad<weaken<operation::fence, order::seq_cst, order::relaxed, "notify">>("[halt-block]: kicker without fence",
                                                                               one);
@@ -426,6 +458,7 @@ int main(int argc, char** argv) {
                                                                            bug::none, rl::test_result_data_race);
     m.bad<weaken<operation::load, order::acquire, order::relaxed, "next">>("[halt-request]: resumed relaxed", stopped,
                                                                            bug::none, rl::test_result_data_race);
+    m.bad_init<weaken<operation::load, order::acquire, order::relaxed, "take">>("[halt-request]: INIT found relaxed");
     m.bad("a request sent by a store", start_stopped, bug::requests_by_store);
     m.bad("a request taken by a store", start, bug::takes_by_store);
     m.bad("a request taken without comparing", start_twice, bug::takes_by_and);

@@ -917,20 +917,25 @@ TEST_CASE("At every step of a look-up a vCPU that stays is found once, whoever e
     }
 }
 
-TEST_CASE("Who goes from xAPIC to x2APIC mode in the middle of a look-up is not missed", "[host][apic_map]") {
+TEST_CASE("Who goes from xAPIC to x2APIC mode in the middle of a look-up is not missed, nor found twice",
+          "[host][apic_map]") {
     // Logical 2 means it in both modes.
-    bool finished = false;
-    for (size_t step = 0; !finished; ++step) {
-        machine vm({x2apic(0), xapic(1, 0x02)}, 16);
-        size_t now = 0;
-        finished = true;
-        vm.memory.notes.after = [&](recorded const&) {
-            if (now++ != step) return;
-            finished = false;
-            vm.change(1, x2apic(1));
-        };
-        for (apic_ipi const& ipi : {to_id(1), to_id(1, apic_delivery::nmi)}) CHECK(vm.find(ipi).vcpus == list{1});
-        vm.memory.notes.after = nullptr;
+    for (apic_ipi const& ipi :
+         {to_id(1), to_id(1, apic_delivery::nmi), to_logical(0x02), to_logical(0x02, apic_delivery::init)}) {
+        bool finished = false;
+        for (size_t step = 0; !finished; ++step) {
+            CAPTURE(ipi.logical, step);
+            machine vm({x2apic(0), xapic(1, 0x02)}, 16);
+            size_t now = 0;
+            finished = true;
+            vm.memory.notes.after = [&](recorded const&) {
+                if (now++ != step) return;
+                finished = false;
+                vm.change(1, x2apic(1));
+            };
+            CHECK(vm.find(ipi).vcpus == list{1});
+            vm.memory.notes.after = nullptr;
+        }
     }
 }
 

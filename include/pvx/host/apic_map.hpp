@@ -155,12 +155,18 @@ public:
         /// False: scan.
         template <class Use>
         bool by_table(apic_ipi const& ipi, Use& use) const {
-            // A place says where a vCPU stood. Whether it is meant is asked of what it is; and only in the place of its
-            // mode, so that none is found twice.
+            // A place says where a vCPU stood. Whether it is meant is asked of what it is, in the place of its mode.
+            // One that turns x2APIC in between stands in both: only ids below 8 can, whose bits are noted.
+            uint32_t had = 0;
             auto const try_one = [&](uint32_t vcpu, bool wide) {
                 apic_identity const candidate = of_.identity(vcpu);
+                uint32_t const id = candidate.id().value;
+                uint32_t const own = id < 8 ? bit<uint32_t>(id) : 0;
                 bool const here = !ipi.logical || (candidate.mode() == abi::apic_mode::x2apic) == wide;
-                if (here && candidate.answers(ipi) && candidate.accepts(ipi.delivery)) use(cpu_index{vcpu});
+                if (!here || (wide && (had & own) != 0)) return;
+                if (!candidate.answers(ipi) || !candidate.accepts(ipi.delivery)) return;
+                if (!wide) had |= own;
+                use(cpu_index{vcpu});
             };
             if (ipi.logical) return table_.with_logical(ipi.destination.value, try_one);
             if (ipi.destination.value >= of_.limit_) return true;

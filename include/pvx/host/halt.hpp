@@ -28,7 +28,8 @@
 
 namespace pvx::inline v0::host {
 
-/// What a vCPU waits for. Stopped is not among them: it goes beside each.
+/// What a vCPU waits for. Stopped is not among them: it goes beside each. VMX's activity state wait-for-SIPI of a
+/// nested guest is not either: a VMM does not offer it.
 enum class mp_state : uint8_t {
     runnable,       ///< Nothing.
     halted,         ///< HLT: a kick, or an event.
@@ -43,8 +44,9 @@ enum class halt_action : uint8_t {
     stop,         ///< The VMM's stop: the thread may say that it stands still; then as `sleep`.
     init,         ///< INIT was taken: registers, apic_state::init(), and all PV MSRs are cleared.
     reset,        ///< RESET, the same with apic_state::reset().
-    nested_init,  ///< INIT was taken for an exit from the nested guest: make it, and call nested_exit().
-    start,        ///< SIPI: the vCPU begins at page number `vector`, CS base vector << 12, IP 0.
+    nested_init,  ///< INIT was taken for an exit from the nested guest: make it, and call nested_exit(). On SVM, where
+                  ///< the INIT stays pending behind the exit, call vcpu_signals::init() again before.
+    start,  ///< SIPI: the vCPU begins at page number `vector`, CS base vector << 12, IP 0.
 };
 
 struct [[nodiscard]] halt_step {
@@ -118,7 +120,7 @@ public:
                 become_runnable();
                 return {halt_action::start, vector};
             }
-            now &= halt_request::init;
+            break;
         }
         if (halted() && event()) become_runnable();
         return {state_ == mp_state::runnable ? halt_action::run : halt_action::sleep, 0};
@@ -203,10 +205,15 @@ private:
     }
 
     // Change the requests, or see in `now` what they have become. By comparing: an INIT and its SIPI may have taken the
-    // place of what was found. Relaxed: a SIPI is acted upon only if next() began with it, and what else is found on
-    // the way (INIT, stop) carries nothing, and makes it begin anew.
+    // place of what was found.
     bool take(uint32_t& now, uint32_t left) {
-        return environment_.ref(words_->requests).compare_exchange(now, left, order::relaxed, order::relaxed);
+        auto const requests = environment_.ref(words_->requests);
+        // Relaxed: what is taken was found with its acquire, in next() or below.
+        if (requests.compare_exchange(now, left, order::relaxed, order::relaxed)) return true;
+        // order: acquire [halt-request] what the sender of an INIT or SIPI that was found on the way did before, such
+        // as a kick, which INIT clears; pairs with change() in vcpu_signals
+        now = requests.load(order::acquire);
+        return false;
     }
 
     void become_runnable() {
