@@ -21,7 +21,8 @@ machine::machine(file const& kvm, cpu_model const& model, uint32_t vcpus, guest_
     region.userspace_addr = reinterpret_cast<uintptr_t>(memory_.bytes());
     PVX_VMM_CALL(vm_, KVM_SET_USER_MEMORY_REGION, &region);
     auto const run_size = static_cast<size_t>(PVX_VMM_CALL(kvm, KVM_GET_VCPU_MMAP_SIZE, 0));
-    for (uint32_t id = 0; id < vcpus; ++id) vcpus_.emplace_back(vm_, model, id, run_size);
+    auto const xsave_size = static_cast<uint32_t>(PVX_VMM_CALL(vm_, KVM_CHECK_EXTENSION, KVM_CAP_XSAVE2));
+    for (uint32_t id = 0; id < vcpus; ++id) vcpus_.emplace_back(vm_, model, id, run_size, xsave_size);
 }
 
 machine::machine(file const& kvm, cpu_model const& model, machine_state saved)
@@ -38,9 +39,12 @@ machine::machine(file const& kvm, cpu_model const& model, machine_state saved)
     PVX_VMM_CALL(vm_, KVM_SET_CLOCK, &clock);
     for (size_t i = 0; i < vcpus_.size(); ++i) vcpus_[i].restore_msrs(saved.vcpus[i]);
     PVX_VMM_CALL(vm_, KVM_SET_PIT2, &saved.pit);
-    // A kick that came before the halt is in no state that KVM gives out. So each vCPU gets one more, as an MSI of the
-    // delivery mode that KVM has for it: a waiter that wakes without reason looks, and waits again.
+    // A kick that came before the halt is in no state that KVM gives out. So each vCPU that may have one gets one more,
+    // as an MSI of the delivery mode that KVM has for it: a waiter that wakes without reason looks, and waits again. A
+    // vCPU that halts has none, because with one it counts as runnable. One that was not started must not get any:
+    // while it has a kick, KVM_RUN returns at once.
     for (uint32_t id = 0; id < vcpus_.size(); ++id) {
+        if (saved.vcpus[id].mp_state.mp_state != KVM_MP_STATE_RUNNABLE) continue;
         kvm_msi const kick{0xfee00000 | id << 12, 0, 3 << 8, 0, 0, {}};
         PVX_VMM_CALL(vm_, KVM_SIGNAL_MSI, &kick);
     }
@@ -56,9 +60,9 @@ machine_state machine::save() const {
     }
     for (vcpu const& cpu : vcpus_) state.vcpus.push_back(cpu.save());
     // A TSC that is read now has gone on, or where the host's own is not reliable has stood still, since the vCPU
-    // stopped. That of the vCPU which stopped last is the machine's.
-    auto const later = [](moment const& a, moment const& b) { return a.tsc < b.tsc; };
-    state.now = *std::max_element(stopped_at_.begin(), stopped_at_.end(), later);
+    // stopped. The machine's are the latest ones, so that no vCPU sees either go back.
+    for (moment const& m : stopped_at_)
+        state.now = {std::max(state.now.tsc, m.tsc), std::max(state.now.clock, m.clock)};
     // Last: to read a vCPU's state is reason enough for KVM to write to its steal-time page.
     state.memory = memory_.copy();
     return state;
@@ -75,8 +79,10 @@ void machine::run(size_t index, surroundings& world) try {
         } else if (exit.exit_reason == KVM_EXIT_SHUTDOWN || exit.exit_reason == KVM_EXIT_SYSTEM_EVENT) {
             throw failure(no_value, "the guest ended without an exit value: a triple fault or a reset");
         } else if (exit.exit_reason != KVM_EXIT_INTR) {
-            throw failure(machine_failed, "KVM gives up: exit reason " + std::to_string(exit.exit_reason) + ", error " +
-                                              std::to_string(exit.internal.suberror));
+            std::string text = "KVM gives up: exit reason " + std::to_string(exit.exit_reason);
+            if (exit.exit_reason == KVM_EXIT_INTERNAL_ERROR)
+                text += ", error " + std::to_string(exit.internal.suberror);
+            throw failure(machine_failed, text);
         }
     }
     kvm_clock_data clock{};

@@ -44,7 +44,7 @@ public:
     vcpu const& first() const { return vcpus_.front(); }
 
     /// All vCPUs run, on new threads: KVM counts what is stolen from a new vCPU from its thread's beginning.
-    /// \pre stopped
+    /// \pre not started before
     void start(surroundings& world);
     /// \post no vCPU runs, none is in the middle of an access, and the threads are gone
     void stop();

@@ -62,8 +62,12 @@ bool transfer(file const& vcpu, unsigned long request, kvm_msr_entry& entry) {
 
 }  // namespace
 
-vcpu::vcpu(file const& vm, cpu_model const& model, uint32_t id, size_t run_size)
-    : file_(PVX_VMM_CALL(vm, KVM_CREATE_VCPU, id)), model_(&model), id_(id), run_(file_, run_size) {
+vcpu::vcpu(file const& vm, cpu_model const& model, uint32_t id, size_t run_size, uint32_t xsave_size)
+    : file_(PVX_VMM_CALL(vm, KVM_CREATE_VCPU, id)),
+      model_(&model),
+      id_(id),
+      xsave_size_(xsave_size),
+      run_(file_, run_size) {
     // What CPUID does not offer is not there either; old versions of KVM cannot.
     kvm_enable_cap enforce{};
     enforce.cap = KVM_CAP_ENFORCE_PV_FEATURE_CPUID;
@@ -101,12 +105,12 @@ uint64_t vcpu::tsc() const {
 
 vcpu_state vcpu::save() const {
     vcpu_state state;
+    // First, because KVM works off a pending INIT or SIPI in it, which changes the others.
+    PVX_VMM_CALL(file_, KVM_GET_MP_STATE, &state.mp_state);
     std::for_each(saved_msrs.rbegin(), saved_msrs.rend(), [&](uint32_t index) {
         kvm_msr_entry entry{index, 0, 0};
         if (transfer(file_, KVM_GET_MSRS, entry)) state.msrs.insert(state.msrs.begin(), entry);
     });
-    // Before the others, because KVM works off a pending INIT or SIPI in it.
-    PVX_VMM_CALL(file_, KVM_GET_MP_STATE, &state.mp_state);
     PVX_VMM_CALL(file_, KVM_GET_VCPU_EVENTS, &state.events);
     PVX_VMM_CALL(file_, KVM_GET_LAPIC, &state.lapic);
     PVX_VMM_CALL(file_, KVM_GET_REGS, &state.regs);
@@ -114,9 +118,8 @@ vcpu_state vcpu::save() const {
     PVX_VMM_CALL(file_, KVM_GET_XCRS, &state.xcrs);
     PVX_VMM_CALL(file_, KVM_GET_DEBUGREGS, &state.debugregs);
     // KVM's own size is that of the host's components, which may be more than the guest's.
-    int const least = ioctl(file_.fd(), KVM_CHECK_EXTENSION, KVM_CAP_XSAVE2);
-    state.xsave.resize(std::max(model_->xsave().words(), static_cast<uint32_t>(std::max(least, 0)) / 4));
-    checked(ioctl(file_.fd(), least > 0 ? KVM_GET_XSAVE2 : KVM_GET_XSAVE, state.xsave.data()), "KVM_GET_XSAVE");
+    state.xsave.resize(std::max(model_->xsave().words(), xsave_size_ / 4));
+    checked(ioctl(file_.fd(), xsave_size_ > 0 ? KVM_GET_XSAVE2 : KVM_GET_XSAVE, state.xsave.data()), "KVM_GET_XSAVE");
     return state;
 }
 

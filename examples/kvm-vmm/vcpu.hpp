@@ -27,8 +27,9 @@ struct vcpu_state {
 
 class vcpu {
 public:
-    /// With the CPU's state after RESET.
-    vcpu(file const& vm, cpu_model const& model, uint32_t id, size_t run_size);
+    /// With the CPU's state after RESET. `run_size`, `xsave_size`: bytes of kvm_run and of KVM_GET_XSAVE2, 0 for a KVM
+    /// without it.
+    vcpu(file const& vm, cpu_model const& model, uint32_t id, size_t run_size, uint32_t xsave_size);
 
     /// PVH's state for the first vCPU.
     void start_at(boot_entry const& entry) const;
@@ -53,6 +54,6 @@ public:
 private:
     file file_;
     cpu_model const* model_;
-    uint32_t id_;
+    uint32_t id_, xsave_size_;
     mapping run_;
 };
