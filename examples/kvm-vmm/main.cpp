@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -80,6 +81,8 @@ file open_kvm() {
     return kvm;
 }
 
+enum class wish { none, save, end };
+
 /// What outlives a copy of the machine: the other end of its ports, and the wish to end or to save.
 class outside : public surroundings {
 public:
@@ -91,7 +94,9 @@ public:
         uint32_t const step = exit.io.size, size = exit.io.count * step;
         if (exit.io.direction == KVM_EXIT_IO_IN) std::memset(data, port == line_status ? 0x60 : 0xff, size);
         for (uint32_t i = 0; exit.io.direction == KVM_EXIT_IO_OUT && i < size && !end_; i += step) {
-            if (port == exit_port) end({std::min<int>(data[i], 63), ""});
+            uint32_t value = 0;
+            std::memcpy(&value, data + i, step);  // 1, 2 or 4
+            if (port == exit_port) end({static_cast<int>(std::min(value, 63u)), ""});
             if (port == line_control) divisor_ = (data[i] & 0x80) != 0;
             if (port == serial && !divisor_) transmit(static_cast<char>(data[i]));
         }
@@ -107,10 +112,11 @@ public:
         if (end_ || by_signal) flush();
         return end_;
     }
-    /// Something is to be done. \post a wish to save is done with
-    bool wants_something() {
+    /// What is to be done. \post a wish to save is done with
+    wish next() {
         std::scoped_lock const lock(mutex_);
-        return std::exchange(save_, false) || end_;
+        bool const save = std::exchange(save_, false);
+        return end_ ? wish::end : save ? wish::save : wish::none;
     }
 
 private:
@@ -149,6 +155,7 @@ int run(options const& o) {
     pthread_sigmask(SIG_BLOCK, &signals, nullptr);
     struct sigaction nothing {};
     nothing.sa_handler = [](int) {};
+    nothing.sa_flags = SA_RESTART;  // a kick does not break off a write of the output; KVM_RUN is never restarted
     sigaction(kick_signal, &nothing, nullptr);
     (void)std::signal(SIGPIPE, SIG_IGN);
 
@@ -162,10 +169,18 @@ int run(options const& o) {
     for (;;) {
         vm->start(world);
         int signal = 0;
-        do sigwait(&signals, &signal);
-        while (signal == SIGUSR2 && !world.wants_something());
+        auto wanted = wish::none;
+        while (wanted == wish::none) {
+            sigwait(&signals, &signal);
+            wanted = signal == SIGUSR2 ? world.next() : wish::end;
+        }
         // So that a save finds the guest in the middle of what comes after the text.
-        if (signal == SIGUSR2 && !o.save_at.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        if (wanted == wish::save) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        if (signal != SIGUSR2)  // the end does not wait long for somebody to read the output
+            std::thread([signal] {
+                std::this_thread::sleep_for(std::chrono::seconds(1));
+                std::_Exit(by_signal + signal);
+            }).detach();
         vm->stop();
         auto const& end = world.ended(signal != SIGUSR2);
         if (signal != SIGUSR2) return by_signal + signal;
