@@ -27,8 +27,10 @@ public:
         guest_memory other(size());
         for (off_t begin = 0, end = 0; (begin = lseek(file_.fd(), end, SEEK_DATA)) >= 0;) {
             end = lseek(file_.fd(), begin, SEEK_HOLE);
+            checked(end < 0 ? -1 : 0, "SEEK_HOLE");
             std::memcpy(other.bytes() + begin, bytes() + begin, static_cast<size_t>(end - begin));
         }
+        checked(errno == ENXIO ? 0 : -1, "SEEK_DATA");  // no more data
         return other;
     }
 

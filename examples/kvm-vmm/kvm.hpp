@@ -81,10 +81,10 @@ private:
 template <class Head, class Entry>
 class with_entries {
 public:
-    explicit with_entries(size_t count) : words_((sizeof(Head) + count * sizeof(Entry) + 7) / 8) {}
-    Head* head() { return reinterpret_cast<Head*>(words_.data()); }
-    Entry* entries() { return reinterpret_cast<Entry*>(head() + 1); }
+    explicit with_entries(size_t count) : bytes_(sizeof(Head) + count * sizeof(Entry)) {}
+    Head* head() { return static_cast<Head*>(static_cast<void*>(bytes_.data())); }
+    Entry* entries() { return static_cast<Entry*>(static_cast<void*>(bytes_.data() + sizeof(Head))); }
 
 private:
-    std::vector<uint64_t> words_;
+    std::vector<unsigned char> bytes_;  // aligned for all types, as operator new gives them
 };
