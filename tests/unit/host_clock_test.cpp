@@ -389,6 +389,32 @@ TEST_CASE("A wall clock at 0, misaligned, across a page or nowhere is not writte
     CHECK(out.version == 2);
 }
 
+TEST_CASE("A wall clock that is out of reach where nothing may sleep is written by the next entry", "[host][clock]") {
+    vcpu v;
+    abi::pvclock_wall_clock out{};
+    v.plan.at_zero = nanoseconds{7'000'000'009};
+    v.plan.host.sleepy = false;
+    v.registers(0x3004, wall_clock);
+    v.enters();
+    CHECK(out.version == 0);
+    v.plan.host.memory[0x3004] = &out;
+    v.plan.host.sleepy = true;
+    v.enters();
+    CHECK(out.version == 2);
+    CHECK(out.sec == 7);
+    CHECK(out.nsec == 9);
+    v.enters();
+    CHECK(out.version == 2);
+
+    v.plan.host.memory.erase(0x3004);
+    v.plan.host.sleepy = false;
+    v.registers(0x3004, wall_clock);
+    v.clock.reset();
+    v.plan.host.memory[0x3004] = &out;
+    v.enters();
+    CHECK(out.version == 2);
+}
+
 // --- saving ----------------------------------------------------------------------------------------------------------
 
 TEST_CASE("A clock that is saved goes on elsewhere, with what it had still to say", "[host][clock]") {

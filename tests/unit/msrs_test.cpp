@@ -342,12 +342,35 @@ TEST_CASE("MSRs that are saved are the same elsewhere, and the VMM is told", "[h
     REQUIRE(to.it.restore(from.it.save()) == status::ok);
     for (abi::kvm_msr_row const& row : own) CHECK(to.read(row) == from.read(row));
     steps const told = to.plan.happened();
-    for (char const* what :
-         {"polling off", "may migrate", "eoi 0x2004 on", "async_pf 0x1000 vector 0xec ring 0 vmexit"}) {
+    for (char const* what : {"polling off", "eoi 0x2004 on", "async_pf 0x1000 vector 0xec ring 0 vmexit"}) {
         CAPTURE(what);
         bool found = false;
         for (std::string const& line : told) found = found || line == what;
         CHECK(found);
+    }
+    for (std::string const& line : told) CHECK(line != "may migrate");  // the VM's, not this vCPU's
+}
+
+TEST_CASE("What a VM's leave to migrate was at first keeps no vCPU from being restored", "[host][msrs]") {
+    for (uint64_t first : {uint64_t{0}, uint64_t{1}}) {
+        vcpu v(true);
+        v.plan.features = ~mask(abi::kvm_feature::migration_control);
+        msrs_state state{};
+        state.migration_control = first;
+        CHECK(v.it.restore(state) == status::ok);
+    }
+}
+
+TEST_CASE("Asynchronous page faults are not restored where no APIC announces them", "[host][msrs]") {
+    for (bool vector_only : {false, true}) {
+        vcpu v(true);
+        v.plan.apic = false;
+        msrs_state state{};
+        (vector_only ? state.async_pf_int : state.async_pf_en) = vector_only ? 0xec : page | 9;
+        CHECK(v.it.restore(state) == status::bad_argument);
+        CHECK(v.read(msr::async_pf_int) == 0);
+        v.plan.apic = true;
+        CHECK(v.it.restore(state) == status::ok);
     }
 }
 

@@ -27,7 +27,8 @@ struct clock_rate {
 
 /// The rate for a TSC of `per_second` ticks a second: the exact fraction, cut to its first 32 significant bits. Not
 /// rounded, so that a guest which makes kHz of it again, and cuts too, gets back what it was made of. No rate, which
-/// guests take for "not filled in", for 0. No division, so that no 32-bit host needs a library for it.
+/// guests take for "not filled in", for 0. No division, so that a 32-bit host needs no library for it; the wall clock
+/// does.
 constexpr clock_rate make_clock_rate(uint64_t per_second) {
     if (per_second == 0) return {};
     // left/right is nanoseconds a tick, brought to 1/2 or more and below 1. Compared so that nothing is doubled too
@@ -54,11 +55,14 @@ struct clock_reading {
 };
 
 /// The time that guests are given.
-/// Axiom: `read_clock` reads both at once, on the vCPU's thread. A change of its rate or its base is followed by
-/// mark_changed() for every vCPU, and before by a stop of all of them if it says stable.
+/// Axiom: `read_clock` reads both at once, on the vCPU's thread. Where it says stable, that is one pair of the VM's,
+/// the same for all vCPUs until all of them have been stopped; otherwise it is the time now. Never is it below what the
+/// record before gives at that TSC, so it goes by a raw clock, or its rate follows one that is slewed. A change of its
+/// rate or its base is followed by mark_changed() for every vCPU, and before by a stop of all of them if it says
+/// stable.
 template <class E>
 concept guest_clock_policy = requires(E const e) {
-    { e.read_clock() } -> same_as<clock_reading>;        // read_clock() is the time now
+    { e.read_clock() } -> same_as<clock_reading>;        // read_clock() is a moment of the clock
     { e.wall_clock_at_zero() } -> same_as<nanoseconds>;  // wall_clock_at_zero(): from 1970 to when it was zero
 };
 
@@ -90,11 +94,13 @@ public:
     constexpr explicit kvm_clock(Environment environment) : environment_(environment) {}
 
     /// The guest writes MSR `index`. Takes any value; what cannot be written to is not. The wall clock is written at
-    /// once, and for the whole VM; the record by the next enter(). \pre the feature is offered to the guest
+    /// once, or by the next enter() where this may not sleep, and for the whole VM; the record by the next enter().
+    /// \pre the feature is offered to the guest
     msr_outcome write_msr(uint32_t index, uint64_t value) {
         if (is_wall_clock(index)) {
             wall_clock_ = value;
-            if (value != 0) write_wall_clock(guest_phys{value});
+            wall_pending_ = value != 0 && !write_wall_clock(guest_phys{value});
+            pending_ = pending_ || wall_pending_;
             return msr_outcome::done;
         }
         if (!is_system_time(index)) return msr_outcome::not_ours;
@@ -114,7 +120,7 @@ public:
     /// INIT or RESET of the vCPU: nothing is written any more.
     constexpr void reset() {
         system_time_ = 0;
-        old_msr_ = stopped_ = pending_ = false;
+        old_msr_ = stopped_ = pending_ = wall_pending_ = false;
     }
 
     /// The clock's rate or base, the memory map, or the vCPU's TSC is another: the next enter() writes the record.
@@ -131,13 +137,14 @@ public:
     /// Before the vCPU runs, in the entry path. Does nothing where nothing is to do. May sleep if the environment can.
     void enter() {
         if (!pending_) return;
-        pending_ = false;
+        if (wall_pending_) wall_pending_ = !write_wall_clock(guest_phys{wall_clock_});
+        pending_ = wall_pending_;
         if (!enabled() || !may_map<clock_words>(address())) return;
         [[maybe_unused]] auto const held = environment_.read_guard();
         clock_words* const record = environment_.template map<clock_words>(address());
         if (record != nullptr) return write(*record);
         // That there is none is final, until mark_changed(), only if it was looked for in earnest.
-        pending_ = !environment_.can_sleep();
+        pending_ = pending_ || !environment_.can_sleep();
     }
 
     /// For a snapshot or migration. \pre the vCPU does not run.
@@ -196,24 +203,27 @@ private:
         environment_.mark_dirty(address());
     }
 
-    void write_wall_clock(guest_phys where) const {
+    // False: it has to be tried again, where sleeping is allowed.
+    bool write_wall_clock(guest_phys where) const {
         constexpr uint64_t second = 1000000000;
-        if (!may_map<abi::pvclock_wall_clock>(where)) return;
+        if (!may_map<abi::pvclock_wall_clock>(where)) return true;
         [[maybe_unused]] auto const held = environment_.read_guard();
         auto* const record = environment_.template map<abi::pvclock_wall_clock>(where);
-        if (record == nullptr) return;
+        if (record == nullptr) return environment_.can_sleep();
         uint64_t const time = environment_.wall_clock_at_zero().value;
         uint32_t const odd = seqcount_write_begin(environment_, record->version);
         put(record->sec, static_cast<uint32_t>(time / second));
         put(record->nsec, static_cast<uint32_t>(time % second));
         seqcount_write_end(environment_, record->version, odd);
         environment_.mark_dirty(where);
+        return true;
     }
 
     [[no_unique_address]] Environment environment_;
     bool pending_{};  // the record is to be written
     bool old_msr_{};
     bool stopped_{};  // the guest is to be told of a pause
+    bool wall_pending_{};
     clock_rate rate_{};
     uint64_t rate_of_{};
     uint64_t system_time_{};

@@ -49,7 +49,8 @@ concept async_pf_policy = requires(E const e, async_pf_setting const& setting) {
 };
 
 /// Leave to migrate.
-/// Axiom: of the VM, not of one vCPU. A guest whose memory is encrypted has to give it, others have given it.
+/// Axiom: of the VM, not of one vCPU, so the VMM saves it with the VM: a restore() of one vCPU's MSRs does not tell it.
+/// A guest whose memory is encrypted has to give it, others have given it.
 template <class E>
 concept migration_policy = requires(E const e, bool ready) {
     { e.memory_encrypted() } -> same_as<bool>;  // memory_encrypted(): so it has to be asked
@@ -165,19 +166,19 @@ public:
     /// here, and then nothing has changed; no_record if the environment refuses a record, and then that one is off.
     status restore(msrs_state const& state) {
         using namespace abi::kvm_msr;
-        bool const valid =
-            state.version == msrs_state::current_version && state.pad == 0 &&
-            may_hold(async_pf_en.index, has_async_pf, state.async_pf_en, 0) &&
-            may_hold(async_pf_int.index, has_async_pf, state.async_pf_int, 0) &&
-            may_hold(pv_eoi_en.index, has_eoi, state.pv_eoi_en, 0) &&
-            may_hold(poll_control.index, has_polling, state.poll_control, 1) &&
-            may_hold(migration_control.index, has_migration, state.migration_control, first_migration_control()) &&
-            legal_async_pf(state.async_pf_en);
+        bool const valid = state.version == msrs_state::current_version && state.pad == 0 &&
+                           may_hold(async_pf_en.index, has_async_pf, state.async_pf_en, 0) &&
+                           may_hold(async_pf_int.index, has_async_pf, state.async_pf_int, 0) &&
+                           may_hold(pv_eoi_en.index, has_eoi, state.pv_eoi_en, 0) &&
+                           may_hold(poll_control.index, has_polling, state.poll_control, 1) &&
+                           // What it is at first depends on the VMM that saved it.
+                           (state.migration_control <= 1 || (has_migration && offered(migration_control.index))) &&
+                           legal_async_pf(state.async_pf_en) && has_apic_for(state.async_pf_en | state.async_pf_int);
         if (!valid) return status::bad_argument;
         init();
         bool all = true;
         if constexpr (has_polling) (void)write_poll_control(state.poll_control);
-        if constexpr (has_migration) (void)write_migration_control(state.migration_control);
+        values_.migration_control = state.migration_control;
         if constexpr (has_eoi)
             if (state.pv_eoi_en != 0) all = write_pv_eoi(state.pv_eoi_en) == msr_outcome::done;
         if constexpr (has_async_pf) {
@@ -232,10 +233,15 @@ private:
         return (value & abi::async_pf::as_interrupt) == 0 || offers(abi::kvm_feature::async_pf_int);
     }
 
+    // Without an APIC here nothing is ever announced, and a guest that is made to wait waits for ever.
+    bool has_apic_for(uint64_t value) const {
+        if constexpr (has_async_pf) return value == 0 || environment_.has_local_apic();
+        return true;
+    }
+
     msr_outcome write_async_pf(uint64_t value, uint64_t vector) {
         if (reserved(abi::kvm_msr::async_pf_en, value) || !legal_async_pf(value)) return msr_outcome::fault;
-        // Without an APIC here nothing is ever announced, and a guest that is made to wait waits for ever.
-        if (value != 0 && !environment_.has_local_apic()) return msr_outcome::fault;
+        if (!has_apic_for(value)) return msr_outcome::fault;
         constexpr uint64_t on = abi::kvm_msr_enable | abi::async_pf::as_interrupt;
         async_pf_setting const setting{guest_phys{value & ~uint64_t{63}}, static_cast<uint8_t>(vector),
                                        (value & on) == on, (value & abi::async_pf::send_always) != 0,
