@@ -46,7 +46,7 @@ enum class halt_action : uint8_t {
     reset,        ///< RESET, the same with apic_state::reset().
     nested_init,  ///< INIT was taken for an exit from the nested guest: make it, and call nested_exit(). On SVM, where
                   ///< the INIT stays pending behind the exit, call vcpu_signals::init() again before.
-    start,  ///< SIPI: the vCPU begins at page number `vector`, CS base vector << 12, IP 0.
+    start,        ///< SIPI: the vCPU begins at page number `vector`, CS base vector << 12, IP 0.
 };
 
 struct [[nodiscard]] halt_step {
