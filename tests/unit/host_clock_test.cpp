@@ -415,6 +415,30 @@ TEST_CASE("A wall clock that is out of reach where nothing may sleep is written 
     CHECK(out.version == 2);
 }
 
+TEST_CASE("A wall clock that is still to be written is so after a save, and forgotten by another state",
+          "[host][clock]") {
+    for (bool saved : {false, true}) {
+        vcpu v;
+        abi::pvclock_wall_clock out{}, at_zero{};
+        v.plan.host.sleepy = false;
+        v.registers(0x3004, wall_clock);
+        host::clock_state const state = saved ? v.clock.save() : host::clock_state{};
+        vcpu other;
+        vcpu& to = saved ? other : v;
+        to.plan.host.sleepy = true;
+        to.plan.host.memory[0x3004] = &out;
+        to.plan.host.memory[0] = &at_zero;
+        REQUIRE(to.clock.restore(state) == status::ok);
+        to.enters();
+        CHECK(out.version == (saved ? 2 : 0));
+        CHECK(at_zero.version == 0);
+    }
+    vcpu v;
+    host::clock_state nowhere{};
+    nowhere.wall_pending = 1;
+    CHECK(v.clock.restore(nowhere) == status::bad_argument);
+}
+
 // --- saving ----------------------------------------------------------------------------------------------------------
 
 TEST_CASE("A clock that is saved goes on elsewhere, with what it had still to say", "[host][clock]") {

@@ -77,9 +77,10 @@ struct clock_state {
     static constexpr uint32_t current_version = 1;
 
     uint32_t version{current_version};
-    uint8_t old_msr{};  ///< 1: the guest has used the deprecated number.
-    uint8_t stopped{};  ///< 1: the guest has not been told yet that it was paused.
-    uint16_t pad{};
+    uint8_t old_msr{};       ///< 1: the guest has used the deprecated number.
+    uint8_t stopped{};       ///< 1: the guest has not been told yet that it was paused.
+    uint8_t wall_pending{};  ///< 1: the wall clock is still to be written.
+    uint8_t pad{};
     uint64_t system_time{};  ///< As the guest wrote it.
     uint64_t wall_clock{};
 };
@@ -149,18 +150,20 @@ public:
 
     /// For a snapshot or migration. \pre the vCPU does not run.
     constexpr clock_state save() const {
-        return {clock_state::current_version, old_msr_, stopped_, 0, system_time_, wall_clock_};
+        return {clock_state::current_version, old_msr_, stopped_, wall_pending_, 0, system_time_, wall_clock_};
     }
 
     /// Take over a state that save() made, perhaps elsewhere; the next enter() writes the record.
     /// \return bad_argument for a version that is not known, or what no save() makes; then nothing has changed.
     constexpr status restore(clock_state const& state) {
-        if (state.version != clock_state::current_version || state.pad != 0 || state.old_msr > 1 || state.stopped > 1)
+        if (state.version != clock_state::current_version || state.pad != 0 || state.old_msr > 1 || state.stopped > 1 ||
+            state.wall_pending > (state.wall_clock != 0))
             return status::bad_argument;
         system_time_ = state.system_time;
         wall_clock_ = state.wall_clock;
         old_msr_ = state.old_msr != 0;
         stopped_ = state.stopped != 0;
+        wall_pending_ = state.wall_pending != 0;
         pending_ = true;
         return status::ok;
     }
