@@ -78,14 +78,7 @@ struct machine : relacy_atomics<chosen> {
                               place where = {}) const;
     };
 
-    template <word T>
-    auto ref(T& plain) const {
-        return relacy_atomics<chosen>::ref(plain);
-    }
-    template <word T>
-    auto ref(rl::atomic<T>& object) const {
-        return relacy_atomics<chosen>::ref(object);
-    }
+    using relacy_atomics<chosen>::ref;
     word_ref ref(rl::atomic<uint32_t>& object) const { return word_ref{object}; }
 
     bool wake_event() const;

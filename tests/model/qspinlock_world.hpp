@@ -105,14 +105,7 @@ struct lock_machine : relacy_atomics<chosen> {
                               place where = {}) const;
     };
 
-    template <word T>
-    auto ref(T& plain) const {
-        return relacy_atomics<chosen>::ref(plain);
-    }
-    template <word T>
-    auto ref(rl::atomic<T>& object) const {
-        return relacy_atomics<chosen>::ref(object);
-    }
+    using relacy_atomics<chosen>::ref;
     word_ref ref(uint32_t& plain) const;
     cell_ref ref(rl::atomic<uint32_t>& object) const { return cell_ref{object}; }
     key_ref ref(rl::atomic<uint64_t>& object) const { return key_ref{object}; }
