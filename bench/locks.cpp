@@ -44,6 +44,7 @@ nlohmann::json to_json(lock_options const& o, lock_result const& r) {
                        {"mops", rounded(r.middle.mops)},
                        {"mops_low", rounded(r.mops_low)},
                        {"mops_high", rounded(r.mops_high)},
+                       {"aa_error", rounded(r.aa_error, 3)},
                        {"cpu_ns_per_op", rounded(r.middle.cpu_ns_per_op)},
                        {"jain", rounded(r.middle.jain)},
                        {"longest_gap_us", rounded(r.middle.longest_gap_us)},

@@ -80,6 +80,18 @@ lock_round run_round(probe& machine, any_lock const& lock, busy_work const& work
     return round;
 }
 
+namespace {
+
+double difference_of_halves(std::vector<double> const& values) {
+    std::vector<double> halves[2];
+    for (size_t i = 0; i < values.size(); ++i) halves[i % 2].push_back(values[i]);
+    double const first = median(halves[0]), second = median(halves[1]);
+    if (first <= 0 || second <= 0) return least_lock_error;
+    return std::max(least_lock_error, std::max(first, second) / std::min(first, second) - 1);
+}
+
+}  // namespace
+
 std::vector<lock_result> compare_locks(probe& machine, std::vector<named_lock> const& locks,
                                        lock_options const& options,
                                        std::function<void(std::string const&)> const& step) {
@@ -110,6 +122,7 @@ std::vector<lock_result> compare_locks(probe& machine, std::vector<named_lock> c
         result.middle.mops = mops.value;
         result.mops_low = mops.low;
         result.mops_high = mops.high;
+        result.aa_error = difference_of_halves(values([](lock_round const& r) { return r.mops; }));
         result.middle.cpu_ns_per_op = median(values([](lock_round const& r) { return r.cpu_ns_per_op; }));
         result.middle.jain = median(values([](lock_round const& r) { return r.jain; }));
         result.middle.longest_gap_us = median(values([](lock_round const& r) { return r.longest_gap_us; }));

@@ -174,12 +174,18 @@ struct lock_round {
     disturbance disturbed{};
 };
 
+/// Below this two runs of one lock differ by where its memory lies, however alike their rounds are.
+inline constexpr double least_lock_error = 0.005;
+
 /// The medians over the rounds.
 struct lock_result {
     std::string lock;
     lock_round middle;
     double mops_low{};  ///< mops_low .. mops_high: bootstrap interval of the median, 95 %
     double mops_high{};
+    /// How far the medians of every other round and of those between lie apart, as a share: what the lock differs from
+    /// itself. At least least_lock_error.
+    double aa_error{};
     double far_share{};
     double foreign_share{};
     uint32_t rejected{};

@@ -191,6 +191,7 @@ TEST_CASE("bad rounds are measured again up to a limit; then the result says so"
             CHECK_FALSE(r.contaminated);
             CHECK(r.rejected == 0);
             CHECK(r.middle.exclusion_errors == 0);
+            CHECK(r.aa_error >= least_lock_error);
         }
     }
     SECTION("the CPUs move in the first round") {

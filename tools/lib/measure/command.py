@@ -30,7 +30,7 @@ Builds the benchmarks (Release, in build/measure), runs them, prints their table
   --yes            install missing Debian packages without asking; so it does where there is no terminal to ask on
 
 compare says which figures differ: ratios and rates where the two intervals, each widened by its A/A error, do not
-overlap; exact counts at all; exit costs by more than 0.1 %. A row that is contaminated or incomplete in either file is
+overlap; exact counts at all; exit costs by more than 0.2 %. A row that is contaminated or incomplete in either file is
 named and not judged. publish writes docs/performance from a file.
 
 Leave the machine alone meanwhile: a row that others disturbed is marked, and worth nothing. What a section's programs

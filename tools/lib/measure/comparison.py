@@ -64,11 +64,13 @@ def widened(low, high, error):
     return low * (1 - error), high * (1 + error)
 
 
-def compare_intervals(section, row, old, new, text, states):
+def compare_intervals(section, row, old, new, text, states, doubt=""):
     """old, new: (value, low, high, A/A error). They differ where the widened intervals do not overlap. A row whose
-    state in either run is not clean is not judged."""
+    state in either run is not clean, or that is in doubt for another reason, is not judged."""
     shown = text(old), text(new)
     doubts = [f"{state} in the {run} run" for state, run in zip(states, ("old", "new")) if state != "clean"]
+    if doubt:
+        doubts.append(doubt)
     if doubts:
         return Finding(section, row, *shown, UNSURE, ", ".join(doubts))
     old_low, old_high = widened(*old[1:])
